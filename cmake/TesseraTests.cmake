@@ -1,31 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-# Each tests/test_*.c is one cmocka program and one ctest test. It sees src/, and the tool's parts where
-# those are built. tests/test_*.py are pytest's: scripts/run_tests runs both. A test that exits with 77
+# Each test_*.c below tests/ is one cmocka program and one ctest test. It sees src/, and the tool's parts where
+# those are built. test_*.py are pytest's: scripts/run_tests runs both. A test that exits with 77
 # is skipped. examples/ are compiled, run, and built against an installed copy.
 find_path(CMOCKA_INCLUDE_DIR cmocka.h)
 find_library(CMOCKA_LIBRARY cmocka)
 mark_as_advanced(CMOCKA_INCLUDE_DIR CMOCKA_LIBRARY)
 
-file(GLOB test_sources CONFIGURE_DEPENDS tests/test_*.c)
+file(GLOB_RECURSE test_sources CONFIGURE_DEPENDS tests/test_*.c)
+list(FILTER test_sources EXCLUDE REGEX "/tests/emulated_cpu/") # which cmake/TesseraEmulatedCpu.cmake builds in two ways
 if(NOT CMOCKA_INCLUDE_DIR OR NOT CMOCKA_LIBRARY)
   message(STATUS "cmocka not found: the C tests are left out (Debian: apt install libcmocka-dev, "
                  "or run: make setup)")
   set(test_sources "")
 endif()
-file(GLOB test_helpers CONFIGURE_DEPENDS tests/*.c)
-foreach(source ${test_helpers})
-  get_filename_component(name ${source} NAME_WE)
-  if(name MATCHES "^test_")
-    list(REMOVE_ITEM test_helpers ${source})
-  endif()
-endforeach()
+file(GLOB test_helpers CONFIGURE_DEPENDS tests/support/*.c)
 
 # Of kernels for GPUs, of figures and of failing calls, a thread at a time: minutes under ThreadSanitizer, which learns
 # nothing from them.
 if(TESSERA_SANITIZE STREQUAL thread)
-  foreach(name test_kernel_archs test_tool_faults_cuda test_tool_measure test_tool_memory)
-    list(REMOVE_ITEM test_sources ${PROJECT_SOURCE_DIR}/tests/${name}.c)
-  endforeach()
+  list(FILTER test_sources EXCLUDE REGEX "/test_(kernel_archs|tool_faults_cuda|tool_measure|tool_memory)\\.c$")
 endif()
 
 foreach(source ${test_sources})
@@ -36,7 +29,7 @@ foreach(source ${test_sources})
   endif()
   add_executable(${name} ${source} ${test_helpers})
   tessera_flags(${name})
-  target_include_directories(${name} PRIVATE src tests ${CMOCKA_INCLUDE_DIR})
+  target_include_directories(${name} PRIVATE src tests/support ${CMOCKA_INCLUDE_DIR})
   if(TARGET tessera_tool_parts)
     target_link_libraries(${name} PRIVATE tessera_tool_parts)
   endif()
@@ -56,7 +49,7 @@ foreach(source ${test_sources})
 endforeach()
 # Its calls of operations go through functions of its own: OPERATION(name) for each.
 if(TARGET test_tool_floats)
-  file(STRINGS tests/test_tool_floats.c operations REGEX "^OPERATION\\([a-z_]+\\)$")
+  file(STRINGS tests/tool/test_tool_floats.c operations REGEX "^OPERATION\\([a-z_]+\\)$")
   foreach(line ${operations})
     string(REGEX REPLACE "^OPERATION\\((.*)\\)$" "tsr_\\1" name ${line})
     target_link_options(test_tool_floats PRIVATE -Wl,--wrap=${name} -Wl,--wrap=${name}_prepare)

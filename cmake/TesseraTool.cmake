@@ -3,7 +3,7 @@
 # see the library's public headers only. The tool's parts but its main are an archive of their own, so
 # that tests can link them.
 file(GLOB model_sources CONFIGURE_DEPENDS src/model/*.c)
-file(GLOB tool_sources CONFIGURE_DEPENDS tool/*.c tool/*/*.c)
+file(GLOB_RECURSE tool_sources CONFIGURE_DEPENDS tool/*.c)
 list(REMOVE_ITEM tool_sources ${PROJECT_SOURCE_DIR}/tool/main.c)
 
 find_package(Jansson QUIET)
@@ -25,7 +25,7 @@ if(tool_sources)
   tessera_flags(tessera_tool_parts)
   target_include_directories(tessera_tool_parts PUBLIC tool)
   if(TESSERA_SANITIZE AND NOT TESSERA_FUZZ) # a fifth of what verification takes there
-    file(GLOB bound_sources CONFIGURE_DEPENDS tool/*_bound.c)
+    file(GLOB_RECURSE bound_sources CONFIGURE_DEPENDS tool/specs/*_bound.c)
     set_source_files_properties(${bound_sources} PROPERTIES COMPILE_OPTIONS -O2)
   endif()
   if(TARGET tessera_model)

@@ -7,11 +7,11 @@
 #include <string.h>
 #include <tessera/tessera.h>
 
-#include "command.h"
-#include "commands.h"
-#include "environment.h"
-#include "heap.h"
-#include "signals.h"
+#include "commands/command.h"
+#include "commands/commands.h"
+#include "system/environment.h"
+#include "system/heap.h"
+#include "system/signals.h"
 
 static void print_help(void) {
     printf("Usage: tessera COMMAND [options]\n\n"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ABI of DLPack as far as a consumer needs it, in our own words: the structs of version 1.x, whose
-// layout a major version fixes, and of the unversioned exchange before. tests/test_dlpack.c holds the
-// offsets, tests/test_dlpack.py compares them with what NumPy exports.
+// layout a major version fixes, and of the unversioned exchange before. tests/library/test_dlpack.c holds the
+// offsets, tests/library/test_dlpack.py compares them with what NumPy exports.
 #ifndef TSRI_CORE_DLPACK_H
 #define TSRI_CORE_DLPACK_H
 

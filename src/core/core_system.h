@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The fault table: whatever the library asks of the operating system and could be refused goes through it, so that
-// tests refuse each request in turn (tests/fault_case.h) and the binary that they do it to is the one that ships. The
+// tests refuse each request in turn (tests/support/fault_case.h) and the binary that they do it to is the one that ships. The
 // CUDA driver has a table of its own (cuda/cuda_driver.h); NVRTC, CUPTI and NVML come in through find_symbol.
 //
 // Called as they are: what cannot fail, and what may fail without a consequence (madvise; mkdir before an open;

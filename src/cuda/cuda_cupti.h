@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUPTI, the profiling interface of CUDA, in declarations of our own: what its activity interface takes, and the heads
 // of the records that it gives, which grow at their tails from version to version. Opened when a recording first
-// starts. tests/test_cuda_headers.c compares all of it with the toolkit's headers where there are any.
+// starts. tests/cuda/test_cuda_headers.c compares all of it with the toolkit's headers where there are any.
 #ifndef TSRI_CUDA_CUPTI_H
 #define TSRI_CUDA_CUPTI_H
 

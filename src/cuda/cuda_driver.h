@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of the CUDA driver API that the library uses, in declarations of our own: values, handles and
 // one table of functions, which is filled when a CUDA device is first asked for. Every call of the driver goes
-// through the table, so that a test can put a driver of its own there. tests/test_cuda_headers.c compares all of
+// through the table, so that a test can put a driver of its own there. tests/cuda/test_cuda_headers.c compares all of
 // it, signatures too, with the toolkit's cuda.h where there is one.
 #ifndef TSRI_CUDA_DRIVER_H
 #define TSRI_CUDA_DRIVER_H

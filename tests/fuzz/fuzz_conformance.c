@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "command.h"
-#include "conformance.h"
+#include "apply/conformance.h"
+#include "commands/command.h"
 #include "fuzz.h"
 
 enum { MAX_TEXT = 1 << 16, MAX_DATA = 1024, SMALL_DIGITS = 3, LARGE_DIGITS = 12 };

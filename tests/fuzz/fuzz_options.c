@@ -2,11 +2,11 @@
 // Any command line, one argument a line, for a table with options of every kind. It is taken, and every value is
 // then one that the table allows; or refused with one sentence; or answered with the help.
 #define _GNU_SOURCE
-#include "options.h"
+#include "commands/options.h"
 
 #include <math.h>
 
-#include "command.h"
+#include "commands/command.h"
 #include "fuzz.h"
 
 enum { MAX_ARGUMENTS = 100, UNTOUCHED = -77 };

@@ -11,10 +11,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "command.h"
-#include "compare_runs.h"
+#include "commands/command.h"
+#include "files/compare_runs.h"
+#include "files/history_store.h"
 #include "fuzz.h"
-#include "history_store.h"
 
 enum { FIXED_BYTES = 8192, MAX_TEXT = 1 << 20 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One product of a warp, 16 x 16 x 16, with every step that kernels on tensor cores rely on laid open: copies that
 // fill up with zeros, permuted shared memory, ldmatrix plain and transposed, mma.sync, and where its results lie. For
-// tests/test_cuda_layouts.c, which knows what must come out to the bit. The host defines
+// tests/cuda/test_cuda_layouts.c, which knows what must come out to the bit. The host defines
 //     DTYPE (bf16 or f16)
 #include "cuda/device/mma.cuh"
 #include "cuda/device/mma_layouts_params.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One product of a warpgroup, 64 x COLS x 64, with every step that kernels for Hopper rely on laid open: copies of boxes that
 // fill up with zeros, permuted tiles with lines along k or along m and n, wgmma on both, where its results lie, and their way
-// back to memory by stmatrix and a copy that leaves out what lies beyond. For tests/test_cuda_wgmma.c, which knows what
+// back to memory by stmatrix and a copy that leaves out what lies beyond. For tests/cuda/test_cuda_wgmma.c, which knows what
 // must come out to the bit. The host defines
 //     DTYPE (bf16 or f16), COLS (16, 32, 64, 128 or 256; below 128, B_IS_MN is 0 and nothing goes back), A_IS_MN, B_IS_MN
 #include "cuda/device/tma.cuh"

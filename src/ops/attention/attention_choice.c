@@ -3,10 +3,10 @@
 // choice among variants whose sums go in different orders. Pure.
 #include <math.h>
 
-#include "ops/attention/attention_grad.h"
-#include "ops/attention/attention_grad_mixed.h"
-#include "ops/attention/attention_mixed.h"
-#include "ops/attention/attention_seen.h"
+#include "ops/attention/cpu/attention_seen.h"
+#include "ops/attention/cpu/backward/attention_grad.h"
+#include "ops/attention/cpu/backward/attention_grad_mixed.h"
+#include "ops/attention/cpu/forward/attention_mixed.h"
 
 enum {
     FLASH2_KEYS = 64, // its block

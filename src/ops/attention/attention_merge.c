@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "core/core_dtype.h"
-#include "ops/attention/attention_decode_kernels.h"
-#include "ops/attention/attention_kernels.h"
 #include "ops/attention/attention_merge_problem.h"
+#include "ops/attention/cpu/attention_kernels.h"
+#include "ops/attention/cpu/decode/attention_decode_kernels.h"
 
 static const char op[] = "attention_merge";
 

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "context/plan_memo.h"
+#include "ops/matmul/cuda/matmul_cuda.h"
 #include "ops/matmul/matmul_check.h"
-#include "ops/matmul/matmul_cuda.h"
 
 // ---- Variants ---------------------------------------------------------------------------------
 // To add one: a row here, its supports, plan and run; verify, bench and the tests find it.

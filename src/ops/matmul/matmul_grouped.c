@@ -3,8 +3,8 @@
 // whose matrices have as many rows (backward: as much depth) as their group; matmul's kernels take it as such.
 #include <tessera/matmul_grouped.h>
 
+#include "ops/matmul/cuda/matmul_cuda.h"
 #include "ops/matmul/matmul_check.h"
-#include "ops/matmul/matmul_cuda.h"
 #include "ops/matmul/matmul_groups.h"
 
 // ---- Variants ---------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 #ifndef TSRI_MATMUL_GROUPED_PARAMS_H
 #define TSRI_MATMUL_GROUPED_PARAMS_H
 
-#include "ops/matmul/matmul_wgmma_params.h"
+#include "ops/matmul/cuda/matmul_wgmma_params.h"
 
 // Of matmul: the matrices of c, the epilogue, groups, m, n, k, num_batches, tiles_n, group_m; tiles_m where groups cut k. Maps
 // have the dimensions (along a line, lines, groups); where all groups' rows are those of one matrix, it has size 1 there.

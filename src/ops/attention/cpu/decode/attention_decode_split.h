@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// The default variant: sequences of few queries go through splits of their keys, the others through tiles;
+// both kinds of task are handed out in one loop.
+#ifndef TSRI_ATTENTION_DECODE_SPLIT_H
+#define TSRI_ATTENTION_DECODE_SPLIT_H
+
+#include "ops/attention/cpu/decode/attention_decode_steps.h"
+
+enum {
+    DECODE_BLOCK =
+        32, // keys between two looks at the maximum; fetched a block ahead, into the L2 cache
+    DECODE_RUN = 16 // keys of one head before the next head's: a cache row is read nearly in order
+};
+
+// What the lengths of a sequence came to. Tiles first, they are the longest tasks.
+struct decode_job {
+    int64_t batch, first_task;
+    bool is_tiled;
+    struct attention_range seen; // keys, by any query
+    int64_t first_split, num_splits;
+    int64_t first_row; // of the partial results
+};
+
+struct decode_work {
+    struct attention_decode_work base; // first: the shared steps are given this
+    struct decode_job *jobs;
+    int64_t num_jobs, num_tasks;
+    int64_t heads_per_task;
+    struct attention_decode_state *states; // [partial row][head][split]
+    float *partial;                        // likewise, of attention_lane_floats(head_dim_v)
+    int64_t most_splits, most_rows;        // of the two arrays
+    float *threads;                        // plan->grain floats for each
+};
+
+// Rows of a group that a split holds, all of one sequence.
+int64_t decode_most_few_rows(const struct attention_problem *a);
+
+// Floats of one task of either kind.
+int64_t decode_split_floats(const struct attention_decode_problem *p);
+int64_t decode_tile_floats(const struct attention_decode_problem *p, const struct tsri_plan *plan,
+                           tsr_isa isa);
+
+void decode_split_task(const struct decode_work *w, const struct decode_job *job, int64_t index,
+                       float *memory);
+void decode_tile_task(const struct decode_work *w, const struct decode_job *job, int64_t index,
+                      float *memory);
+
+#endif

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/attention/cpu/decode/attention_decode_steps.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { APPEND_ROWS = 32 }; // new rows of a task, at most
+
+struct attention_decode_work attention_decode_work_of(tsr_context *ctx,
+                                                      const struct attention_decode_problem *p,
+                                                      const struct tsri_plan *plan) {
+    tsr_isa isa = tsr_context_isa(ctx);
+    return (struct attention_decode_work){p, plan, isa, attention_kernels(isa),
+                                          attention_decode_kernels(isa)};
+}
+
+void attention_decode_rows(const struct attention_decode_problem *p,
+                           const struct attention_view *cache, int64_t batch, int64_t first,
+                           int64_t num_keys, const char **rows) {
+    int64_t step = cache->seq * tsri_dtype_bytes(cache->dtype);
+    for (int64_t j = 0; j < num_keys;) { // page by page
+        int64_t left = p->page_size - (first + j) % p->page_size;
+        int64_t end = tsri_min(num_keys, j + left);
+        const char *row = attention_decode_row(p, cache, batch, first + j);
+        for (; j < end; j++, row += step) rows[j] = row;
+    }
+}
+
+struct attention_problem attention_decode_part(const struct attention_decode_problem *p,
+                                               const struct attention_decode_sequence *seq) {
+    struct attention_problem part = p->a;
+    int64_t element = tsri_dtype_bytes(p->a.dtype);
+    part.q.data += (seq->batch * part.q.batch + seq->s.q_first * part.q.seq) * element;
+    part.out.data += (seq->batch * part.out.batch + seq->s.q_first * part.out.seq) * element;
+    if (part.lse != NULL)
+        part.lse += attention_lse_index(&p->a, seq->batch, 0, seq->s.q_first) *
+                    (int64_t)(p->a.dtype == TSR_F64 ? sizeof(double) : sizeof(float));
+    if (part.slopes.data != NULL)
+        part.slopes.data += seq->batch * part.slopes.batch * tsri_dtype_bytes(part.slopes.dtype);
+    part.cu_seqlens_q = part.cu_seqlens_k = NULL;
+    part.is_packed = false;
+    part.num_batches = 1;
+    part.seqlen_q = part.total_q = seq->s.len_q;
+    part.seqlen_k = part.total_k = seq->s.len_k;
+    return part;
+}
+
+// ---- Append -----------------------------------------------------------------------------------
+
+// Row t of k_new or v_new to its place, as it is but for the rotation of keys.
+static void append_row(const struct attention_decode_work *w,
+                       const struct attention_decode_sequence *seq, int64_t t, bool is_key) {
+    const struct attention_decode_problem *p = w->p;
+    const struct attention_view *from = is_key ? &p->a.k : &p->a.v;
+    const struct attention_view *cache = is_key ? &p->k_cache : &p->v_cache;
+    int64_t dims = is_key ? p->a.head_dim : p->a.head_dim_v, position = seq->cache_len + t;
+    size_t element = tsr_dtype_bytes(p->a.dtype);
+    char *row = attention_decode_row(p, cache, seq->batch, position);
+    for (int64_t h = 0; h < p->a.num_heads_kv; h++) {
+        const void *x = attention_at(from, seq->batch, seq->s.q_first + t, h);
+        char *y = row + h * cache->head * (int64_t)element;
+        memcpy(y, x, (size_t)dims * element);
+        if (!is_key || p->cos.data == NULL) continue;
+        float turned[ATTENTION_MAX_HEAD_DIM];
+        int64_t angle = attention_decode_angle(p, position);
+        w->rows->load(p->a.dtype, x, p->rotary_dim, 1.0f, turned);
+        w->kernels->rotate(turned, tsri_row(&p->cos, angle), tsri_row(&p->sin, angle),
+                           p->rotary_dim / 2, p->is_interleaved);
+        w->rows->store(p->a.dtype, turned, p->rotary_dim, 1.0f, y);
+    }
+}
+
+static void append_task(void *arg, int64_t index, int thread) {
+    const struct attention_decode_work *w = arg;
+    const struct attention_decode_problem *p = w->p;
+    int64_t pieces = tsri_ceil_div(p->a.seqlen_q, APPEND_ROWS), batch = index / pieces;
+    int64_t first = index % pieces * APPEND_ROWS;
+    (void)thread;
+    struct attention_decode_sequence seq = attention_decode_sequence_at(p, batch);
+    // What does not fit is dropped, and what has no page of its own.
+    int64_t last =
+        tsri_min(first + APPEND_ROWS, tsri_min(seq.num_new, p->capacity - seq.cache_len));
+    for (int64_t t = first; t < last; t++) {
+        int64_t page = attention_decode_page(p, batch, seq.cache_len + t);
+        if (page < 0 || page >= p->num_pages) continue;
+        append_row(w, &seq, t, true);
+        append_row(w, &seq, t, false);
+    }
+}
+
+void attention_decode_append(tsr_context *ctx, const struct attention_decode_work *w) {
+    const struct attention_decode_problem *p = w->p;
+    if (p->a.k.data == NULL) return;
+    tsri_parallel(ctx, p->a.num_batches * tsri_ceil_div(p->a.seqlen_q, APPEND_ROWS), append_task,
+                  (void *)(uintptr_t)w);
+}
+
+// ---- Queries ----------------------------------------------------------------------------------
+
+void attention_decode_load_q(const struct attention_decode_work *w,
+                             const struct attention_decode_sequence *seq, int64_t i, int64_t head,
+                             float *q) {
+    const struct attention_decode_problem *p = w->p;
+    w->rows->load(p->a.dtype, attention_at(&p->a.q, seq->batch, seq->s.q_first + i, head),
+                  p->a.head_dim, (float)p->a.softmax_scale, q);
+    if (p->cos.data == NULL) return;
+    int64_t angle = attention_decode_angle(p, i + seq->s.shift);
+    w->kernels->rotate(q, tsri_row(&p->cos, angle), tsri_row(&p->sin, angle), p->rotary_dim / 2,
+                       p->is_interleaved);
+}
+
+// ---- Softmax ----------------------------------------------------------------------------------
+
+bool attention_decode_terms(const struct attention_decode_work *w,
+                            const struct attention_decode_sequence *seq, int64_t i, int64_t head,
+                            struct attention_terms *terms) {
+    const struct attention_problem *a = &w->p->a;
+    *terms = (struct attention_terms){.softcap = (float)a->softcap, .diagonal = i + seq->s.shift};
+    if (a->slopes.data != NULL)
+        terms->slope = (float)attention_per_head_at(&a->slopes, seq->batch, head);
+    return a->softcap != 0 || a->slopes.data != NULL;
+}
+
+float attention_decode_weigh(const struct attention_decode_work *w,
+                             const struct attention_terms *terms, int64_t first, int64_t n,
+                             float *s, float *max, float *sum) {
+    if (terms != NULL) w->rows->modify(terms, first, n, s, NULL);
+    float top = fmaxf(*max, w->rows->max(s, n));
+    if (top == -INFINITY) { // nothing but -inf so far, or NaN, which a maximum passes over
+        if (attention_has_nan(s, n)) *sum = NAN;
+        memset(s, 0, (size_t)n * sizeof *s);
+        return 1;
+    }
+    float added = w->rows->weigh(s, n, top, 0), before = *max == top ? 1 : expf(*max - top);
+    *sum = *sum * before + added;
+    *max = top;
+    return before;
+}
+
+// ---- Results ----------------------------------------------------------------------------------
+
+void attention_decode_finish(const struct attention_decode_work *w,
+                             const struct attention_decode_sequence *seq, int64_t i, int64_t head,
+                             const struct attention_decode_state *parts, int64_t num_parts,
+                             tsr_dtype lanes, float *scratch) {
+    const struct attention_problem *a = &w->p->a;
+    int64_t floats = attention_lane_floats(a->head_dim_v), row = seq->s.q_first + i;
+    const float sink = (float)attention_sink_at(a, 0, head);
+    float max = sink, sum = 0, *plain = scratch + floats;
+    const float *o = scratch;
+    bool is_blind = true; // no key has weight
+    for (int64_t s = 0; s < num_parts; s++) {
+        max = fmaxf(max, parts[s].max);
+        is_blind &= parts[s].max == -INFINITY && parts[s].sum == 0;
+    }
+    if (!(sink == -INFINITY)) sum = expf(sink - max);               // NaN, where the sink is
+    if (num_parts == 1 && parts[0].max == max && max > -INFINITY) { // as it is
+        sum += parts[0].sum;
+        o = parts[0].o;
+    } else {
+        memset(scratch, 0, (size_t)floats * sizeof *scratch);
+        for (int64_t s = 0; s < num_parts; s++) {
+            float weight = parts[s].max == -INFINITY ? 0.0f : expf(parts[s].max - max);
+            // A sum of NaN is one, whatever its weight, and so are values.
+            sum += weight * parts[s].sum;
+            w->kernels->add_scaled(TSR_F32, parts[s].o, floats, weight, scratch);
+        }
+    }
+    w->kernels->from_lanes(lanes, o, a->head_dim_v, plain);
+    w->rows->store(a->dtype, plain, a->head_dim_v, is_blind ? 0.0f : 1 / sum,
+                   attention_at(&a->out, seq->batch, row, head));
+    float lse = sum == 0 ? -INFINITY : max + logf(sum);
+    if (a->lse != NULL)
+        ((float *)(void *)a->lse)[attention_lse_index(a, seq->batch, head, row)] =
+            isnan(lse) ? NAN : lse;
+}

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks, tasks and workspace of forward's variants; backward's are in attention_grad_plan.c. Pure.
+#include "ops/attention/cpu/attention_seen.h"
+#include "ops/attention/cpu/backward/attention_grad.h"
+#include "ops/attention/cpu/backward/attention_grad_mixed.h"
+#include "ops/attention/cpu/forward/attention_mixed.h"
+
+enum {
+    FLASH_BLOCK_M = 64, // as in the papers
+    FLASH_BLOCK_N = 64,
+    NAIVE_BLOCK_M = 96,
+    TUNED_BLOCK_M = 96, // a multiple of the register tile's 6 and 4 rows
+    TUNED_TALL_BLOCK_M = 192,
+    LEAST_BLOCK_M = 24,      // of few tiles
+    TILE_COST = 8,           // rows that a tile lasts longer than its own
+    PACKED_AGAIN = 96 << 10, // elements of keys and values, by a thread
+    // Such elements of a head that a few threads take tile by tile: the second-level cache, packed.
+    SHARED_MOST = 128 << 10,
+    SHARED_LEAST_WORK = 65000,   // rows times elements: worth two threads; twice of a single tile
+    HELPED_LEAST_WORK = 1 << 20, // rows times elements, half of those in bf16
+    CROWD_ROWS = 32,             // of a thread that packs a head for itself
+    CROWD_OF_HEAD = 8,           // threads,
+    CROWD_OF_SQUARE = 16,        // and where it has no more keys than rows
+    MANY_TILES = 32,             // of a thread: any height is even
+    TUNED_BLOCK_N = 512,         // AVX-512
+    TUNED_NARROW_BLOCK_N = 256,
+    LONE_BLOCK_NUMEL = 64 << 10, // elements of a block of keys and values that a lone tile packs
+    LONE_RUN_NUMEL = 32 << 10,   // of a run that is worth merging, twice that in bf16
+    LONE_TASKS = 64,             // of heads and runs, at most
+    STRIPE_FLOATS = 8 << 20,     // packed keys and values of as many heads as fit in 32 MiB
+};
+
+static size_t bytes(int64_t floats) { return (size_t)floats * sizeof(float); }
+
+bool attention_has_kernels(const void *problem, const struct tsri_limits *limits) {
+    (void)limits;
+    return ((const struct attention_problem *)problem)->dtype != TSR_F64;
+}
+
+bool attention_has_naive(const void *problem, const struct tsri_limits *limits) {
+    const struct attention_problem *p = problem;
+    int64_t rows = attention_num_pairs(p) * attention_most_rows(p);
+    return attention_has_kernels(p, limits) &&
+           (rows == 0 || p->seqlen_k <= TSRI_MAX_ELEMENTS / rows);
+}
+
+// In multiplications of fp32 tiles, most of it beside the products: measured.
+int attention_flash2_threads(const struct attention_problem *p, const struct tsri_limits *limits) {
+    enum { OF_HEAD = 40 << 10, OF_ROW = 8 << 10, OF_PACKING = 8, OF_SCORE = 32, PANEL = 32 };
+    double keys = (double)tsri_round_up((size_t)tsri_max(p->seqlen_k, 1), PANEL);
+    double dims = (double)(p->head_dim + p->head_dim_v), rows = (double)attention_most_rows(p);
+    double of_row = OF_ROW + (double)p->seqlen_k * (dims + OF_SCORE);
+    return tsri_worth_threads(limits, (double)attention_num_pairs(p) *
+                                          (OF_HEAD + keys * dims * OF_PACKING + rows * of_row));
+}
+
+void attention_plan_flash2(const void *problem, const struct tsri_limits *limits,
+                           struct tsri_plan *plan) {
+    const struct attention_problem *p = problem;
+    int nr = gemm_kernels(limits->isa)->nr;
+    plan->block_m = FLASH_BLOCK_M;
+    plan->block_n = FLASH_BLOCK_N;
+    plan->num_tasks = attention_num_pairs(p) * tsri_ceil_div(attention_most_rows(p), plan->block_m);
+    plan->grain = attention_tile_floats(p, plan->block_m, plan->block_n) +
+                  tsri_max(attention_k_floats(p, plan->block_n, nr),
+                           attention_v_floats(p, plan->block_n, nr));
+    plan->workspace_bytes = bytes(plan->grain * limits->num_threads);
+}
+
+void attention_plan_flash1(const void *problem, const struct tsri_limits *limits,
+                           struct tsri_plan *plan) {
+    const struct attention_problem *p = problem;
+    int nr = gemm_kernels(limits->isa)->nr;
+    attention_plan_flash2(problem, limits, plan);
+    // Keys and values at once; a head's rows keep output, maximum and denominator.
+    plan->grain += tsri_min(attention_k_floats(p, plan->block_n, nr),
+                            attention_v_floats(p, plan->block_n, nr));
+    int64_t o_stride = attention_row_stride(p->head_dim_v);
+    plan->num_tasks = attention_num_pairs(p);
+    plan->grain += (int64_t)tsri_round_up((size_t)(attention_most_rows(p) * (o_stride + 2)), 16);
+    plan->workspace_bytes = bytes(plan->grain * limits->num_threads);
+}
+
+void attention_plan_naive(const void *problem, const struct tsri_limits *limits,
+                          struct tsri_plan *plan) {
+    const struct attention_problem *p = problem;
+    int nr = gemm_kernels(limits->isa)->nr;
+    int64_t rows = attention_num_pairs(p) * attention_most_rows(p);
+    plan->block_m = NAIVE_BLOCK_M;
+    plan->num_tasks = attention_num_pairs(p) * tsri_ceil_div(attention_most_rows(p), plan->block_m);
+    plan->grain =
+        attention_tile_floats(p, plan->block_m, 0) +
+        tsri_max(attention_k_floats(p, p->seqlen_k, nr), attention_v_floats(p, p->seqlen_k, nr));
+    plan->grain = (int64_t)tsri_round_up((size_t)plan->grain, 16);
+    plan->workspace_bytes =
+        bytes((int64_t)tsri_round_up((size_t)(rows * p->seqlen_k), 16) +
+              2 * (int64_t)tsri_round_up((size_t)rows, 16) + plan->grain * limits->num_threads);
+}
+
+// Of an element of keys and values, packed.
+static int64_t packed_bytes(bool is_mixed) { return is_mixed ? sizeof(uint16_t) : sizeof(float); }
+
+// Packed keys and values of a head leave the second-level cache between two tiles: taller tiles bring them in
+// less often.
+static bool head_is_large(const struct attention_problem *p, const struct tsri_limits *limits,
+                          bool is_mixed) {
+    return p->seqlen_k * (p->head_dim + p->head_dim_v) * packed_bytes(is_mixed) >
+           limits->l2_bytes / 2;
+}
+
+// Whether threads of whole heads take tiles of each other's last: where they are many their speed differs, and heads need not
+// come out even. The more heads, the less the last ones are of all; what is small gains less than the counting costs.
+static bool helps(const struct attention_problem *p, const struct tsri_limits *limits,
+                  bool is_mixed) {
+    int64_t pairs = attention_num_pairs(p), rows = attention_most_rows(p);
+    int64_t threads = limits->num_threads;
+    double work = (double)rows * (double)p->seqlen_k * (double)(p->head_dim + p->head_dim_v);
+    return threads > 1 && threads <= ATTENTION_MOST_HELPED && pairs >= threads &&
+           pairs <= INT32_MAX && rows > TUNED_BLOCK_M && rows <= INT32_MAX &&
+           (is_mixed ? work / 2 : work) >=
+               (double)HELPED_LEAST_WORK * (double)tsri_max(tsri_ceil_div(pairs, threads), 2);
+}
+
+// A head whose rows are one tile, however many threads there are.
+static bool is_lone(const struct attention_problem *p) {
+    return attention_most_rows(p) < ATTENTION_LONE_ROWS;
+}
+
+// Heads as large as may be kept for each thread, where threads help each other with them.
+static bool can_keep_heads(const struct attention_problem *p, const struct tsri_limits *limits,
+                           bool is_mixed) {
+    return p->seqlen_k * (p->head_dim + p->head_dim_v) * packed_bytes(is_mixed) <=
+           2 * limits->l2_bytes;
+}
+
+// Heads that the thread packs that uses them: enough for every thread to have its own, or a tile each, small enough that one
+// is in use and the next on its way in the second-level cache. Else threads share heads.
+static bool has_own_heads(const struct attention_problem *p, const struct tsri_limits *limits,
+                          bool is_mixed) {
+    int64_t numel = p->seqlen_k * (p->head_dim + p->head_dim_v), pairs = attention_num_pairs(p);
+    bool is_small = numel * (packed_bytes(is_mixed) + (int64_t)tsr_dtype_bytes(p->dtype)) <=
+                    limits->l2_bytes - (limits->l2_bytes >> 2);
+    bool is_even = !p->is_packed && p->seqused_k == NULL && pairs % limits->num_threads == 0;
+    // Nobody else reads what is packed for a lone tile.
+    return is_small && (is_even || is_lone(p) || pairs >= 4 * limits->num_threads);
+}
+
+// Tiles as high as they may be, or lower, so that threads have as many rows each: whoever has most lasts.
+static int64_t even_block_m(int64_t rows, int64_t most_m, int64_t mr, int64_t pairs,
+                            int64_t threads) {
+    int64_t least = tsri_max(tsri_ceil_div(rows, most_m), 1), longest = INT64_MAX, block_m = mr;
+    int64_t most = tsri_max(2 * least, tsri_ceil_div(threads, pairs));
+    most = tsri_max(tsri_min(most, rows / LEAST_BLOCK_M), least);
+    if (pairs * least >= MANY_TILES * threads || threads == 1) most = least;
+    for (int64_t tiles = least; tiles <= most; tiles++) {
+        int64_t block =
+            (int64_t)tsri_round_up((size_t)tsri_max(tsri_ceil_div(rows, tiles), 1), (size_t)mr);
+        int64_t tasks = pairs * tsri_ceil_div(rows, block);
+        int64_t length = tsri_ceil_div(tasks, threads) * (block + TILE_COST);
+        if (length >= longest) continue;
+        longest = length;
+        block_m = block;
+    }
+    return block_m;
+}
+
+// Whether few threads take heads and tiles one by one: heads that do not come out even, where one is worth two threads, and
+// heads of several tiles, as threads need not be equally fast.
+bool attention_shares_heads(const struct attention_problem *p, const struct tsri_limits *limits) {
+    int64_t numel = p->seqlen_k * (p->head_dim + p->head_dim_v), threads = limits->num_threads;
+    if (threads < 2 || threads > ATTENTION_FEW_THREADS || limits->isa == TSR_ISA_AVX512)
+        return false;
+    if (numel > SHARED_MOST) return false;
+    int64_t rows = attention_most_rows(p);
+    if (attention_num_pairs(p) % threads == 0) return rows >= 4 * LEAST_BLOCK_M;
+    int64_t least = rows < ATTENTION_LONE_ROWS ? 2 * SHARED_LEAST_WORK : SHARED_LEAST_WORK;
+    return rows >= LEAST_BLOCK_M && rows * numel >= least;
+}
+
+// To pack few elements once more for each tile costs less than to wait for other threads that do, and for what they have
+// written.
+static bool packs_by_tile(const struct attention_problem *p, const struct tsri_limits *limits,
+                          int64_t tasks) {
+    int64_t numel = p->seqlen_k * (p->head_dim + p->head_dim_v), threads = limits->num_threads;
+    int64_t more = tsri_ceil_div(tasks, threads) * threads -
+                   attention_num_pairs(p); // packings, of all threads
+    return threads > 1 && numel <= PACKED_AGAIN && more * numel <= PACKED_AGAIN * threads;
+}
+
+// Whether many threads share few heads as a few threads do: what another has packed comes slowly from its caches, so that each
+// packs a head for itself, of which it takes tile after tile. Not for a few rows each, nor in too many copies, fewer of a sequence
+// longer than its queries, nor a long one in fp32 that is the only one.
+static bool crowd_shares_heads(const struct attention_problem *p, const struct tsri_limits *limits,
+                               bool is_mixed) {
+    int64_t threads = limits->num_threads, pairs = attention_num_pairs(p);
+    int64_t rows = attention_most_rows(p), numel = p->seqlen_k * (p->head_dim + p->head_dim_v);
+    return threads > ATTENTION_FEW_THREADS && threads <= ATTENTION_MOST_HELPED && pairs < threads &&
+           can_keep_heads(p, limits, is_mixed) &&
+           (double)pairs * (double)rows >= CROWD_ROWS * (double)threads &&
+           (p->seqlen_k <= rows ? CROWD_OF_SQUARE : CROWD_OF_HEAD) * pairs >= threads &&
+           (is_mixed || pairs > 1 || numel <= PACKED_AGAIN);
+}
+
+// Keys of a block: of a lone tile, as many as are packed and read without leaving the second-level cache, but where a row's sums
+// may not follow how many rows there are.
+static int64_t block_n_of(const struct attention_problem *p, const struct tsri_limits *limits) {
+    int64_t most = limits->isa == TSR_ISA_AVX512 ? TUNED_BLOCK_N : TUNED_NARROW_BLOCK_N;
+    int64_t nr = gemm_kernels(limits->isa)->nr, dims = tsri_max(p->head_dim + p->head_dim_v, 1);
+    if (is_lone(p) && (limits->flags & TSR_BATCH_INVARIANT) == 0) {
+        int64_t keys = LONE_BLOCK_NUMEL / dims / ATTENTION_CHUNK * ATTENTION_CHUNK;
+        most = tsri_min(most, tsri_max(keys, ATTENTION_CHUNK));
+    }
+    return tsri_min(most, (int64_t)tsri_round_up((size_t)tsri_max(p->seqlen_k, 1), (size_t)nr));
+}
+
+// Runs of keys of a head's only tile, whole blocks of them; tuned_run_blocks derives their keys from how many there are.
+static int64_t lone_runs(const struct attention_problem *p, const struct tsri_limits *limits,
+                         bool is_mixed) {
+    int64_t dims = tsri_max(p->head_dim + p->head_dim_v, 1), block_n = block_n_of(p, limits);
+    bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
+    if (is_invariant || 2 * p->seqlen_k <= 3 * block_n) return 1; // a second run would be short
+    int64_t most = tsri_max(LONE_TASKS / tsri_max(attention_num_pairs(p), 1), 1);
+    int64_t worth = tsri_max((LONE_RUN_NUMEL << is_mixed) / dims / block_n, 1);
+    int64_t blocks = tsri_ceil_div(p->seqlen_k, block_n);
+    return tsri_ceil_div(blocks, tsri_max(tsri_ceil_div(blocks, most), worth));
+}
+
+enum attention_packing attention_packing(const struct attention_problem *p,
+                                         const struct tsri_limits *limits, int64_t block_m,
+                                         bool is_mixed) {
+    if (is_lone(p) && lone_runs(p, limits, is_mixed) > 1)
+        return ATTENTION_PACKS_BLOCKS; // whoever else could: the sums' order is another
+    if (attention_shares_heads(p, limits)) return ATTENTION_PACKS_SHARED;
+    if (helps(p, limits, is_mixed)) {
+        if (can_keep_heads(p, limits, is_mixed)) return ATTENTION_PACKS_HELPED;
+    } else if (has_own_heads(p, limits, is_mixed)) {
+        return ATTENTION_PACKS_HEADS;
+    }
+    if (is_lone(p)) return ATTENTION_PACKS_BLOCKS;
+    int64_t tasks = attention_num_pairs(p) * tsri_ceil_div(attention_most_rows(p), block_m);
+    bool is_by_tile = packs_by_tile(p, limits, tasks);
+    if ((!is_by_tile || tasks > limits->num_threads) && crowd_shares_heads(p, limits, is_mixed))
+        return ATTENTION_PACKS_SHARED;
+    return is_by_tile ? ATTENTION_PACKS_TILES : ATTENTION_PACKS_STRIPES;
+}
+
+int64_t attention_slot_floats(const struct attention_packed *packed) {
+    int64_t flags = tsri_ceil_div(packed->num_keys, ATTENTION_CHUNK);
+    return packed->k_floats + packed->v_floats +
+           (int64_t)tsri_round_up((size_t)flags, 64) / (int64_t)sizeof(float);
+}
+
+static int64_t slot_floats(const struct attention_problem *p, int64_t num_keys, int nr,
+                           bool is_mixed) {
+    struct attention_packed packed =
+        is_mixed ? attention_mixed_packed(p, num_keys) : attention_packed(p, num_keys, nr);
+    return attention_slot_floats(&packed);
+}
+
+// Tiles of a head for a few threads. Where these are to share heads, an even number for each makes shares even under a causal
+// mask, which makes tiles unequal, from the heaviest to the lightest; the more there are, the less a slow thread keeps others
+// waiting, but the more often keys come from the second-level cache.
+static int64_t shared_tiles(const struct attention_problem *p, int64_t rows, int64_t threads) {
+    bool is_even = attention_num_pairs(p) % threads == 0, is_short = rows < 4 * LEAST_BLOCK_M;
+    int64_t round = is_even ? 1 : is_short && p->mask == TSR_MASK_NONE ? threads : 2 * threads;
+    int64_t wanted = rows / (is_even ? 2 * LEAST_BLOCK_M : LEAST_BLOCK_M);
+    wanted = tsri_min(wanted / round * round, 4 * threads);
+    int64_t least =
+        (int64_t)tsri_round_up((size_t)tsri_ceil_div(rows, TUNED_BLOCK_M), (size_t)round);
+    return tsri_max(is_short ? round : wanted, least);
+}
+
+// Blocks of whole register tiles, mr rows high.
+static void plan_tuned(const struct attention_problem *whole, const struct tsri_limits *limits,
+                       bool is_mixed, int64_t mr, struct tsri_plan *plan) {
+    struct attention_problem part;
+    const struct attention_problem *p = attention_seen_part(whole, limits->flags, &part);
+    int64_t rows = attention_most_rows(p), pairs = attention_num_pairs(p);
+    plan->block_n = block_n_of(p, limits);
+    bool has_tall = head_is_large(p, limits, is_mixed) &&
+                    pairs * rows >= 4 * TUNED_TALL_BLOCK_M * limits->num_threads;
+    int64_t most_m = has_tall ? TUNED_TALL_BLOCK_M : TUNED_BLOCK_M;
+    plan->block_m = even_block_m(rows, most_m, mr, tsri_max(pairs, 1), limits->num_threads);
+    int64_t tiles = tsri_ceil_div(rows, plan->block_m), nr = gemm_kernels(limits->isa)->nr;
+    int64_t slot = slot_floats(p, p->seqlen_k, (int)nr, is_mixed), partial = 0;
+    plan->block_k = limits->num_threads; // heads, or blocks, that are packed at a time
+    switch (attention_packing(p, limits, plan->block_m, is_mixed)) {
+    case ATTENTION_PACKS_STRIPES:
+        plan->block_k = tsri_min(STRIPE_FLOATS / tsri_max(slot, 1), pairs);
+        break;
+    case ATTENTION_PACKS_HEADS:
+    case ATTENTION_PACKS_HELPED:
+        plan->block_k = tsri_min(plan->block_k, pairs);
+        tiles = 1;
+        break;
+    case ATTENTION_PACKS_SHARED:
+        if (limits->num_threads > ATTENTION_FEW_THREADS) break; // as high as they are
+        tiles = shared_tiles(p, rows, limits->num_threads);
+        plan->block_m = tsri_max(tsri_ceil_div(tsri_ceil_div(rows, mr), tiles), 1) * mr;
+        break;
+    case ATTENTION_PACKS_BLOCKS:
+        slot = slot_floats(p, plan->block_n, (int)nr, is_mixed);
+        tiles = lone_runs(p, limits, is_mixed);
+        if (tiles > 1) partial = pairs * tiles * attention_state_floats(p, plan->block_m);
+        break;
+    case ATTENTION_PACKS_TILES: break;
+    }
+    plan->block_k = tsri_max(plan->block_k, 1);
+    plan->num_tasks = pairs * tiles;
+    plan->grain = attention_tile_floats(p, plan->block_m, plan->block_n);
+    plan->workspace_bytes =
+        bytes(plan->block_k * slot + plan->grain * limits->num_threads + partial);
+}
+
+void attention_plan_tuned(const void *problem, const struct tsri_limits *limits,
+                          struct tsri_plan *plan) {
+    plan_tuned(problem, limits, false, gemm_kernels(limits->isa)->mr, plan);
+}
+
+// ---- Products in bf16 -------------------------------------------------------------------------
+
+bool attention_has_amx_bf16(const void *problem, const struct tsri_limits *limits) {
+    return ((const struct attention_problem *)problem)->dtype == TSR_BF16 &&
+           tsri_can_use_tiles(limits->bf16);
+}
+
+bool attention_has_avx512_bf16(const void *problem, const struct tsri_limits *limits) {
+    return ((const struct attention_problem *)problem)->dtype == TSR_BF16 && limits->bf16.has_dot;
+}
+
+void attention_plan_amx_bf16(const void *problem, const struct tsri_limits *limits,
+                             struct tsri_plan *plan) {
+    plan_tuned(problem, limits, true, gemm_bf16_kernels(true)->mr, plan);
+}
+
+void attention_plan_avx512_bf16(const void *problem, const struct tsri_limits *limits,
+                                struct tsri_plan *plan) {
+    plan_tuned(problem, limits, true, gemm_bf16_kernels(false)->mr, plan);
+}

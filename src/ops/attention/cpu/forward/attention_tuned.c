@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// flash2 for speed: keys and values of a head are packed once, then tiles of tall blocks of queries run
+// against long blocks of keys.
+//
+// A block of 96 queries, or 192 where a head leaves the second-level cache, by 512 keys keeps its scores in that
+// cache; blocks this long make the rescaling of the output and the row-by-row work between the products rare.
+//
+// Who packs (enum attention_packing): where heads are many and small, the thread that takes a head; of few threads, or fewer
+// heads than threads, each what its tiles need, of small heads a tile's thread; for the only tile of a large head its thread,
+// block by block. Otherwise all threads pack a stripe of heads, then share its tiles.
+#include "ops/attention/cpu/forward/attention_tuned.h"
+#include "ops/attention/cpu/attention_seen.h"
+
+#include <string.h>
+
+enum { SWEEP_BYTES = 256 << 10 }; // of keys and values that are asked for at a time
+
+static float *head_of(const struct tuned_work *w, int64_t slot) {
+    return w->heads + slot * w->head_stride;
+}
+
+unsigned char *tuned_flags_of(const struct tuned_work *w, int64_t slot) {
+    return (unsigned char *)(head_of(w, slot) + w->packed.k_floats + w->packed.v_floats);
+}
+
+void tuned_pack_at(const struct tuned_work *w, const struct attention_tile *t, int64_t slot,
+                   int64_t first, int64_t at) {
+    const struct attention_packed *m = &w->packed;
+    int64_t num_keys = tsri_min(ATTENTION_CHUNK, t->seq.len_k - first);
+    float *k = head_of(w, slot), *v = k + m->k_floats;
+    w->steps->pack_k(t, first, num_keys, k + at * m->k_row);
+    tuned_flags_of(w, slot)[at / ATTENTION_CHUNK] =
+        w->steps->pack_v(t, first, num_keys, v + at * m->v_row, m->v_stride);
+}
+
+void tuned_pack(const struct tuned_work *w, const struct attention_tile *t, int64_t slot,
+                int64_t first) {
+    tuned_pack_at(w, t, slot, first, first);
+}
+
+struct attention_head tuned_head_in(const struct tuned_work *w, int64_t slot, int64_t first) {
+    const struct attention_packed *m = &w->packed;
+    return (struct attention_head){.k = head_of(w, slot),
+                                   .v = head_of(w, slot) + m->k_floats,
+                                   .first = first,
+                                   .k_row = m->k_row,
+                                   .v_row = m->v_row,
+                                   .k_stride = m->k_row * w->nr,
+                                   .v_stride = m->v_stride,
+                                   .block_n = w->plan->block_n,
+                                   .is_nonfinite = tuned_flags_of(w, slot)};
+}
+
+struct attention_range tuned_seen_blocks(const struct tuned_work *w,
+                                         const struct attention_tile *t) {
+    int64_t block_n = w->plan->block_n;
+    return (struct attention_range){t->seen.begin / block_n * block_n, t->seen.end};
+}
+
+void tuned_open_tile(const struct tuned_work *w, struct attention_tile *t, int64_t pair,
+                     int64_t first, int64_t num_rows) {
+    int64_t heads = w->p->num_heads_kv;
+    attention_tile_open(t, pair / heads, pair % heads, first, num_rows);
+    w->steps->load_q(t);
+    attention_tile_clear(t);
+}
+
+void tuned_run_tile(const struct tuned_work *w, struct attention_tile *t, int64_t slot,
+                    int64_t pair, int64_t first, int64_t num_rows) {
+    struct attention_head head = tuned_head_in(w, slot, 0);
+    tuned_open_tile(w, t, pair, first, num_rows);
+    w->steps->sweep(t, &head, tuned_seen_blocks(w, t));
+    attention_tile_finish(t);
+}
+
+void tuned_carve(const struct tuned_work *w, struct attention_tile *t, int thread) {
+    attention_tile_carve(t, w->p, w->isa, w->threads + thread * w->thread_stride, w->plan->block_m,
+                         w->plan->block_n);
+    t->gemm_bf16 = w->gemm_bf16;
+}
+
+// ---- Heads of a thread's own ------------------------------------------------------------------
+
+int64_t tuned_pack_head(const struct tuned_work *w, struct attention_tile *t, int64_t pair,
+                        int thread) {
+    int64_t heads = w->p->num_heads_kv;
+    attention_tile_open(t, pair / heads, pair % heads, 0, 0);
+    int64_t rows = attention_group_rows(w->p, &t->seq);
+    for (int64_t j = 0; rows > 0 && j < t->seq.len_k; j += ATTENTION_CHUNK)
+        tuned_pack(w, t, thread, j);
+    return w->num_tiles - tsri_ceil_div(rows, w->plan->block_m);
+}
+
+int64_t tuned_rows(const struct tuned_work *w, int64_t pair) {
+    struct attention_sequence seq = attention_sequence_at(w->p, pair / w->p->num_heads_kv);
+    return attention_group_rows(w->p, &seq);
+}
+
+// The last tile first; none, begin >= end, where the sequence is shorter than others.
+static struct attention_range rows_of_tile(const struct tuned_work *w, int64_t pair,
+                                           int64_t index) {
+    int64_t block_m = w->plan->block_m, first = (w->num_tiles - 1 - index) * block_m;
+    return (struct attention_range){first, tsri_min(first + block_m, tuned_rows(w, pair))};
+}
+
+void tuned_nth_tile(const struct tuned_work *w, struct attention_tile *t, int64_t slot,
+                    int64_t pair, int64_t index) {
+    struct attention_range rows = rows_of_tile(w, pair, index);
+    if (rows.begin < rows.end) tuned_run_tile(w, t, slot, pair, rows.begin, rows.end - rows.begin);
+}
+
+static void head_task(void *arg, int64_t pair, int thread) {
+    const struct tuned_work *w = arg;
+    struct attention_tile t;
+    tuned_carve(w, &t, thread);
+    for (int64_t i = tuned_pack_head(w, &t, pair, thread); i < w->num_tiles; i++)
+        tuned_nth_tile(w, &t, thread, pair, i);
+}
+
+// ---- Tiles of a thread's own ------------------------------------------------------------------
+
+// What the tile sees of its head, packed for it alone.
+static void own_tile_task(void *arg, int64_t index, int thread) {
+    const struct tuned_work *w = arg;
+    int64_t pairs = attention_num_pairs(w->p), heads = w->p->num_heads_kv, pair = index % pairs;
+    struct attention_range rows = rows_of_tile(w, pair, index / pairs);
+    if (rows.begin >= rows.end) return;
+    struct attention_tile t;
+    tuned_carve(w, &t, thread);
+    attention_tile_open(&t, pair / heads, pair % heads, rows.begin, rows.end - rows.begin);
+    memset(tuned_flags_of(w, thread), 0, (size_t)w->num_chunks);
+    for (int64_t j = t.seen.begin / ATTENTION_CHUNK * ATTENTION_CHUNK; j < t.seen.end;
+         j += ATTENTION_CHUNK)
+        tuned_pack(w, &t, thread, j);
+    tuned_run_tile(w, &t, thread, pair, rows.begin, rows.end - rows.begin);
+}
+
+// ---- Heads of all threads ---------------------------------------------------------------------
+
+// In the order of memory, where the heads of a key lie next to each other.
+static void prefetch_heads(const struct attention_view *view, int64_t batch, int64_t first,
+                           int64_t num_keys, int64_t head, int64_t end, int64_t dims) {
+    for (int64_t j = first; j < first + num_keys; j++)
+        for (int64_t h = head; h < end; h++) attention_prefetch_row(view, batch, j, h, dims);
+}
+
+static void pack_task(void *arg, int64_t index, int thread) {
+    const struct tuned_work *w = arg;
+    const struct attention_problem *p = w->p;
+    (void)thread;
+    int64_t part = index % w->num_parts, chunk = index / w->num_parts;
+    int64_t batch = w->first_pair / p->num_heads_kv + chunk / w->num_chunks;
+    int64_t first = chunk % w->num_chunks * ATTENTION_CHUNK, slots = batch * p->num_heads_kv;
+    struct attention_tile t;
+    t.p = p;
+    t.gemm = gemm_kernels(w->isa);
+    t.gemm_bf16 = w->gemm_bf16;
+    t.kernels = attention_kernels(w->isa);
+    attention_tile_open(&t, batch, 0, 0, 0);
+    int64_t num_keys = tsri_min(ATTENTION_CHUNK, t.seq.len_k - first);
+    if (num_keys <= 0) return;
+    int64_t bytes =
+        ATTENTION_CHUNK * (p->head_dim + p->head_dim_v) * (int64_t)tsr_dtype_bytes(p->dtype);
+    int64_t sweep = tsri_max(SWEEP_BYTES / tsri_max(bytes, 1), 1);
+    int64_t head = tsri_max(w->first_pair - slots, 0);
+    int64_t end = tsri_min(w->first_pair + w->num_pairs - slots, p->num_heads_kv);
+    int64_t num_heads = tsri_max(end - head, 0), from = head;
+    head = from + num_heads * part / w->num_parts;
+    end = from + num_heads * (part + 1) / w->num_parts;
+    for (; head < end; head += sweep) {
+        int64_t last = tsri_min(head + sweep, end);
+        prefetch_heads(&p->k, batch, t.seq.k_first + first, num_keys, head, last, p->head_dim);
+        prefetch_heads(&p->v, batch, t.seq.k_first + first, num_keys, head, last, p->head_dim_v);
+        for (t.kv_head = head; t.kv_head < last; t.kv_head++)
+            tuned_pack(w, &t, slots + t.kv_head - w->first_pair, first);
+    }
+}
+
+// Of few heads under a mask the heaviest tiles of all go first: one that begins late ends last. Else head by head, whose keys
+// stay in the caches.
+static void tile_task(void *arg, int64_t index, int thread) {
+    const struct tuned_work *w = arg;
+    bool is_by_weight = w->p->mask != TSR_MASK_NONE && w->num_pairs <= w->num_threads &&
+                        w->num_pairs * w->num_tiles > 2 * w->num_threads;
+    int64_t slot = is_by_weight ? index % w->num_pairs : index / w->num_tiles;
+    int64_t tile = is_by_weight ? index / w->num_pairs : index % w->num_tiles;
+    struct attention_tile t;
+    tuned_carve(w, &t, thread);
+    tuned_nth_tile(w, &t, slot, w->first_pair + slot, tile);
+}
+
+// gemm_bf16 NULL: in fp32.
+static tsr_status run(tsr_context *ctx, const struct attention_problem *whole,
+                      const struct tsri_plan *plan, void *workspace,
+                      const struct gemm_bf16_kernels *gemm_bf16) {
+    struct attention_problem part;
+    const struct attention_problem *p = attention_seen_part(whole, plan->flags, &part);
+    struct tsri_limits with_flags = *tsri_context_limits(ctx), *limits = &with_flags;
+    limits->flags = plan->flags;
+    struct tuned_work w = {.p = p, .plan = plan, .isa = limits->isa, .gemm_bf16 = gemm_bf16};
+    bool is_mixed = gemm_bf16 != NULL;
+    int64_t pairs = p->num_batches * p->num_heads_kv;
+    w.nr = gemm_kernels(w.isa)->nr;
+    w.num_threads = limits->num_threads;
+    w.steps = is_mixed ? &attention_mixed_steps : &attention_fp32_steps;
+    enum attention_packing packing = attention_packing(p, limits, plan->block_m, is_mixed);
+    int64_t keys = packing == ATTENTION_PACKS_BLOCKS ? plan->block_n : p->seqlen_k;
+    w.packed = is_mixed ? attention_mixed_packed(p, keys) : attention_packed(p, keys, w.nr);
+    w.num_chunks = tsri_ceil_div(p->seqlen_k, ATTENTION_CHUNK);
+    w.num_tiles = tsri_ceil_div(attention_most_rows(p), plan->block_m);
+    w.head_stride = attention_slot_floats(&w.packed);
+    w.thread_stride = plan->grain;
+    w.num_pairs = pairs;
+    attention_clear_gaps(p);
+    attention_clear_unseen(ctx, whole, plan->flags);
+    if (packing != ATTENTION_PACKS_STRIPES) {
+        // A thread's head behind its tile: what another thread's processor fetches ahead at the end of its own is not keys
+        // that are being packed.
+        w.threads = workspace;
+        w.heads = w.threads + plan->grain;
+        w.head_stride = w.thread_stride = w.head_stride + plan->grain;
+        w.partial = w.threads + w.num_threads * w.thread_stride;
+    }
+    switch (packing) {
+    case ATTENTION_PACKS_SHARED: tuned_run_shared(ctx, &w); return TSR_OK;
+    case ATTENTION_PACKS_HELPED: tuned_run_helped(ctx, &w); return TSR_OK;
+    case ATTENTION_PACKS_HEADS: tsri_parallel(ctx, pairs, head_task, &w); return TSR_OK;
+    case ATTENTION_PACKS_BLOCKS: tuned_run_blocks(ctx, &w); return TSR_OK;
+    case ATTENTION_PACKS_TILES:
+        tsri_parallel(ctx, pairs * w.num_tiles, own_tile_task, &w);
+        return TSR_OK;
+    case ATTENTION_PACKS_STRIPES: break;
+    }
+    w.heads = workspace;
+    w.threads = w.heads + plan->block_k * w.head_stride;
+    for (; w.first_pair < pairs; w.first_pair += w.num_pairs) {
+        w.num_pairs = tsri_min(plan->block_k, pairs - w.first_pair);
+        int64_t last_batch = (w.first_pair + w.num_pairs - 1) / p->num_heads_kv;
+        int64_t num_batches = last_batch - w.first_pair / p->num_heads_kv + 1;
+        // Where chunks are fewer than threads their heads are shared out.
+        int64_t chunks = tsri_max(num_batches * w.num_chunks, 1);
+        w.num_parts = tsri_min(tsri_ceil_div(w.num_threads, chunks), p->num_heads_kv);
+        tsri_parallel(ctx, num_batches * w.num_chunks * w.num_parts, pack_task, &w);
+        tsri_parallel(ctx, w.num_pairs * w.num_tiles, tile_task, &w);
+    }
+    return TSR_OK;
+}
+
+tsr_status attention_tuned_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
+                               void *workspace) {
+    return run(ctx, problem, plan, workspace, NULL);
+}
+
+tsr_status attention_amx_bf16_run(tsr_context *ctx, const void *problem,
+                                  const struct tsri_plan *plan, void *workspace) {
+    return run(ctx, problem, plan, workspace, gemm_bf16_kernels(true));
+}
+
+tsr_status attention_avx512_bf16_run(tsr_context *ctx, const void *problem,
+                                     const struct tsri_plan *plan, void *workspace) {
+    return run(ctx, problem, plan, workspace, gemm_bf16_kernels(false));
+}

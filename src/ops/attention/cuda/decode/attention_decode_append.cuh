@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// New rows into the caches, by a whole block: keys rotated and rounded. What does not fit is dropped, and what has no
+// page.
+#ifndef TSRI_ATTENTION_DECODE_APPEND_CUH
+#define TSRI_ATTENTION_DECODE_APPEND_CUH
+
+#include "cuda/device/any_dtype.cuh"
+#include "ops/attention/cuda/decode/attention_decode_device.cuh"
+
+// The page of a key to come, which may be beyond what is attended to; -1: there is none.
+DEVICE long long append_page(const struct attention_decode_params *p, int batch, long long j,
+                             long long *row) {
+    // Neither is beyond 2^32: lengths are 32 bits, and a longer page has all of them.
+    unsigned size = p->page_size > 0xffffffffll ? 0xffffffffu : (unsigned)p->page_size;
+    long long place = (unsigned)j / size;
+    *row = j - place * size;
+    if (p->page_table == 0) return batch;
+    long long page =
+        p->page_table[batch * p->page_table_stride[0] + place * p->page_table_stride[1]];
+    return page < 0 || page >= p->num_pages ? -1 : page;
+}
+
+// Row t of a sequence's new ones, its heads from first_head on. position: where it goes, less than the capacity.
+DEVICE void append_row(const struct attention_decode_params *p, const struct attention_sequence *s,
+                       int batch, int t, long long position, int first_head, int num_heads) {
+    long long row, page = append_page(p, batch, position, &row);
+    long long angle = p->cos != 0 ? decode_angle(p, position) : 0;
+    int dims = p->a.head_dim, dims_v = p->a.head_dim_v;
+    if (page < 0) return;
+    for (int i = threadIdx.x; i < num_heads * dims; i += blockDim.x) {
+        int c, head = first_head + decode_divide(i, dims, &c), partner = decode_partner(p, c);
+        long long from = attention_at(&p->a.k, batch, s->q_first + t, head);
+        long long to = page * p->k_cache.batch + row * p->k_cache.seq + head * p->k_cache.head;
+        float x = load_any(p->a.k.data, from + c, p->dtype);
+        if (partner != c)
+            x = decode_turned(p, c, x, load_any(p->a.k.data, from + partner, p->dtype), angle);
+        store_any(p->k_cache.data, to + c, x, p->dtype);
+    }
+    for (int i = threadIdx.x; i < num_heads * dims_v; i += blockDim.x) {
+        int c, head = first_head + decode_divide(i, dims_v, &c);
+        long long from = attention_at(&p->a.v, batch, s->q_first + t, head);
+        long long to = page * p->v_cache.batch + row * p->v_cache.seq + head * p->v_cache.head;
+        store_any(p->v_cache.data, to + c, load_any(p->a.v.data, from + c, p->dtype), p->dtype);
+    }
+}
+
+// The new rows that lie among an item's keys, of its head: before it reads them. The rest of the block sees them behind the
+// barrier; no other item does, where a sequence has one tile of rows.
+DEVICE void append_of_item(const struct attention_decode_params *p,
+                           const struct decode_item *item) {
+    for (int t = item->first_new; t < item->end_new; t++)
+        append_row(p, &item->s, item->batch, t, item->cache_len + t, item->head, 1);
+    if (item->first_new < item->end_new) __syncthreads();
+}
+
+#endif

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decode on CUDA: what is served, how keys are split, programs and launches. Lengths lie on the device and are read by the
+// kernels alone, so that a plan knows the longest they may be: max_chunks bounds the parts of a sequence, and the
+// kernels make fewer of them where a sequence is short.
+#include <stdatomic.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ops/attention/attention_decode_problem.h"
+#include "ops/attention/cuda/attention_cuda.h"
+#include "ops/attention/cuda/decode/attention_decode_params.h"
+
+static const char op[] = "attention_decode";
+
+enum {
+    THREADS = 128,
+    CHECK_THREADS = 256, // 8 warps, as attention_decode_check.cu has them
+    FMA_ROWS = 4,
+    INVARIANT_KEYS = 1024, // of a chunk, batch-invariant
+    INVARIANT_CHUNKS = 64, // at most
+    ITEM_KEYS = 64,        // what an item costs beside its own, in keys
+    MOST_WAVES = 8,
+    MARKED_CHUNKS = 8,      // of a tile, that the block of the last of them merges,
+    MARKED_ROWS = 4,        // and of so many rows
+    SHORT_KEYS = 256,       // that tensor cores are sooner through than a merge
+    EARLY_BYTES = 16 << 20, // of caches
+    NAIVE_BLOCKS = 1 << 20,
+};
+
+// ---- What is served ---------------------------------------------------------------------------
+
+bool attention_decode_cuda_serves(const void *problem, const struct tsri_limits *limits) {
+    const struct attention_decode_problem *p = problem;
+    return attention_cuda_serves(&p->a, limits) && p->most_keys <= ATTENTION_CUDA_MAX_SEQLEN &&
+           p->a.num_batches * p->a.num_heads_kv <= DECODE_CUDA_MAX_ITEMS &&
+           p->a.num_heads_kv <= DECODE_CUDA_MAX_HEADS &&
+           p->a.num_heads_q <= DECODE_CUDA_MAX_ROWS / tsri_max(p->a.seqlen_q, 1) &&
+           p->a.num_batches <= DECODE_CUDA_MAX_ROWS / tsri_max(p->a.num_heads_q * p->a.seqlen_q, 1);
+}
+
+// ---- Programs ---------------------------------------------------------------------------------
+// The split's kernel by dtype, columns and rows of a tile, with the blocks of a multiprocessor that its registers
+// leave room for.
+
+struct shape {
+    int dims, row_tiles, blocks;
+};
+static const struct shape mma_shapes[] = {
+    {64, 1, 4}, {64, 2, 3}, {128, 1, 3}, {128, 2, 2}, {256, 1, 2}};
+static const struct shape fma_shapes[] = {{64, 1, 3}, {128, 1, 3}, {256, 1, 2}};
+
+static struct tsri_cuda_program split_program(tsr_dtype dtype, const struct shape *shape) {
+    bool is_mma = dtype != TSR_F32;
+    struct tsri_cuda_program program =
+        attention_cuda_program(is_mma ? "ops/attention/cuda/decode/attention_decode_mma.cu"
+                                      : "ops/attention/cuda/decode/attention_decode_fma.cu",
+                               is_mma ? "attention_decode_mma" : "attention_decode_fma", dtype);
+    attention_cuda_define(&program, "DIMS", shape->dims);
+    if (is_mma) attention_cuda_define(&program, "ROW_TILES", shape->row_tiles);
+    attention_cuda_define(&program, "BLOCKS", shape->blocks);
+    return program;
+}
+
+static struct tsri_cuda_program merge_program(void) {
+    return attention_cuda_program("ops/attention/cuda/decode/attention_decode_merge.cu",
+                                  "attention_decode_merge", TSR_F32);
+}
+static struct tsri_cuda_program append_program(void) {
+    return attention_cuda_program("ops/attention/cuda/decode/attention_decode_append.cu",
+                                  "attention_decode_append", TSR_F32);
+}
+static struct tsri_cuda_program check_program(void) {
+    return attention_cuda_program("ops/attention/cuda/decode/attention_decode_check.cu",
+                                  "attention_decode_check", TSR_F32);
+}
+static struct tsri_cuda_program naive_program(tsr_dtype dtype) {
+    return attention_cuda_program("ops/attention/cuda/decode/attention_decode_naive.cu",
+                                  "attention_decode_naive", dtype);
+}
+
+bool attention_decode_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
+    (void)cuda_arch;
+    for (int d = 0; d < TSRI_NUM_CUDA_DTYPES; d++) {
+        tsr_dtype dtype = tsri_cuda_dtypes[d];
+        const struct shape *shapes = dtype == TSR_F32 ? fma_shapes : mma_shapes;
+        int count = dtype == TSR_F32 ? TSRI_COUNT(fma_shapes) : TSRI_COUNT(mma_shapes);
+        for (int i = 0; i < count; i++) {
+            if (index-- > 0) continue;
+            *program = split_program(dtype, &shapes[i]);
+            program->is_rare = (dtype != TSR_BF16 && shapes[i].dims == 256) ||
+                               (dtype == TSR_F16 && shapes[i].row_tiles > 1);
+            return true;
+        }
+        if (index-- > 0) continue;
+        *program = naive_program(dtype);
+        program->is_rare = true; // a baseline
+        return true;
+    }
+    *program = index == 0 ? merge_program() : index == 1 ? append_program() : check_program();
+    program->is_rare = index == 2; // for who asks for num_errors
+    return index < 3;
+}
+
+// ---- Plans ------------------------------------------------------------------------------------
+
+static int64_t group_of(const struct attention_problem *a) {
+    return tsri_max(a->num_heads_q / tsri_max(a->num_heads_kv, 1), 1);
+}
+
+// The narrowest that holds the columns, and the longest sequence's rows where there is one.
+static const struct shape *shape_of(const struct attention_problem *a) {
+    int64_t dims = tsri_max(a->head_dim, a->head_dim_v), rows = group_of(a) * a->seqlen_q;
+    const struct shape *shapes = a->dtype == TSR_F32 ? fma_shapes : mma_shapes, *best = NULL;
+    int count = a->dtype == TSR_F32 ? TSRI_COUNT(fma_shapes) : TSRI_COUNT(mma_shapes);
+    for (int i = 0; i < count; i++) {
+        if (shapes[i].dims < dims || (best != NULL && shapes[i].dims > best->dims)) continue;
+        if (best == NULL || 8 * best->row_tiles < rows) best = &shapes[i];
+    }
+    return best;
+}
+
+static int64_t rows_of(const struct attention_problem *a, const struct shape *shape) {
+    return a->dtype == TSR_F32 ? FMA_ROWS : 8 * shape->row_tiles;
+}
+
+// Chunks of the longest sequence such that the last wave of blocks is nearly full. Where results may not depend on
+// the batch, the room for keys alone decides.
+static int64_t chunks_of(const struct attention_decode_problem *p, const struct tsri_limits *limits,
+                         int64_t slots) {
+    int64_t items = tsri_max(p->a.num_batches * p->a.num_heads_kv, 1), best = 1, least = INT64_MAX;
+    int64_t most = tsri_max(p->most_keys / DECODE_CHUNK_LEAST, 1);
+    if (limits->flags & TSR_BATCH_INVARIANT)
+        return tsri_min(tsri_max(tsri_ceil_div(p->most_keys, INVARIANT_KEYS), 1), INVARIANT_CHUNKS);
+    if (p->most_keys <= SHORT_KEYS && 4 * items <= slots && p->a.dtype != TSR_F32) return 1;
+    for (int64_t waves = 1; waves <= MOST_WAVES; waves++) {
+        int64_t chunks = tsri_min(tsri_max(waves * slots / items, 1), most);
+        int64_t keys =
+            (int64_t)tsri_round_up((size_t)tsri_ceil_div(p->most_keys, chunks), DECODE_CHUNK_STEP);
+        int64_t cost = tsri_ceil_div(items * chunks, slots) * (keys + ITEM_KEYS);
+        if (cost < least) {
+            least = cost;
+            best = chunks;
+        }
+    }
+    return best;
+}
+
+static int64_t partial_stride_of(const struct attention_problem *a) {
+    return (int64_t)tsri_round_up((size_t)a->head_dim_v, 4);
+}
+
+// Whether the block of a tile's last chunk merges them: where it has been found to be faster, on tensor cores; not where a tile's
+// rows may hang on other sequences' lengths.
+static bool merges_itself(const struct attention_problem *a, const struct tsri_plan *plan) {
+    return a->dtype != TSR_F32 && plan->block_k > 1 && plan->block_k <= MARKED_CHUNKS &&
+           group_of(a) * a->seqlen_q <= MARKED_ROWS && (plan->flags & TSR_BATCH_INVARIANT) == 0;
+}
+_Static_assert((int)MARKED_CHUNKS <= DECODE_MOST_MARKED, "what the kernel takes");
+
+// block_m: rows of a tile, block_n: tiles of the longest sequence, block_k: chunks, grain: 0 where there is no split.
+void attention_decode_cuda_plan(const void *problem, const struct tsri_limits *limits,
+                                struct tsri_plan *plan) {
+    const struct attention_decode_problem *p = problem;
+    const struct shape *shape = shape_of(&p->a);
+    int64_t rows = rows_of(&p->a, shape), slots = (int64_t)shape->blocks * limits->num_sms;
+    plan->block_m = rows;
+    plan->block_n = tsri_max(tsri_ceil_div(group_of(&p->a) * p->a.seqlen_q, rows), 1);
+    plan->block_k = chunks_of(p, limits, slots);
+    plan->num_tasks = p->a.num_batches * p->a.num_heads_kv * plan->block_k;
+    plan->grain = slots;
+    if (p->a.seqlen_q == 0 || p->a.num_heads_q == 0) plan->num_tasks = 0;
+    if (plan->block_k > 1)
+        plan->workspace_bytes =
+            (size_t)(plan->num_tasks * rows * (partial_stride_of(&p->a) + 2)) * sizeof(float) +
+            (size_t)plan->num_tasks * sizeof(uint64_t);
+}
+
+void attention_decode_cuda_plan_naive(const void *problem, const struct tsri_limits *limits,
+                                      struct tsri_plan *plan) {
+    const struct attention_decode_problem *p = problem;
+    (void)limits;
+    plan->num_tasks = p->a.num_batches * p->a.seqlen_q * p->a.num_heads_q;
+}
+
+// ---- Params -----------------------------------------------------------------------------------
+
+static bool is_cache_aligned(const struct attention_decode_problem *p,
+                             const struct attention_view *cache, int64_t dims) {
+    int64_t bytes = (int64_t)tsr_dtype_bytes(cache->dtype);
+    return (uintptr_t)cache->data % 16 == 0 && dims * bytes % 16 == 0 &&
+           (p->a.num_heads_kv <= 1 || cache->head * bytes % 16 == 0) &&
+           (p->page_size <= 1 || cache->seq * bytes % 16 == 0) &&
+           (p->num_pages <= 1 || cache->batch * bytes % 16 == 0);
+}
+
+static struct attention_decode_params params_of(const struct attention_decode_problem *p) {
+    return (struct attention_decode_params){
+        .a = attention_cuda_params(&p->a),
+        .k_cache = {p->k_cache.data, p->k_cache.batch, p->k_cache.seq, p->k_cache.head},
+        .v_cache = {p->v_cache.data, p->v_cache.batch, p->v_cache.seq, p->v_cache.head},
+        .cache_seqlens = p->cache_seqlens,
+        .page_table = p->page_table,
+        .cache_seqlens_stride = p->cache_seqlens_stride,
+        .page_table_stride = {p->page_table_stride[0], p->page_table_stride[1]},
+        .num_pages = p->num_pages,
+        .page_size = p->page_size,
+        .capacity = p->capacity,
+        .cos = (const float *)(const void *)p->cos.data,
+        .sin = (const float *)(const void *)p->sin.data,
+        .cos_stride = p->cos.stride,
+        .sin_stride = p->sin.stride,
+        .num_angles = p->cos.rows,
+        .rotary_dim = (int)p->rotary_dim,
+        .is_interleaved = p->is_interleaved,
+        .most_keys = (int)p->most_keys,
+        .is_aligned = is_cache_aligned(p, &p->k_cache, p->a.head_dim) &&
+                      is_cache_aligned(p, &p->v_cache, p->a.head_dim_v),
+        .dtype = (int)p->a.dtype,
+    };
+}
+
+// ---- Runs -------------------------------------------------------------------------------------
+
+static tsr_status prepare_shared(tsr_context *ctx, const struct attention_decode_problem *p) {
+    const struct tsri_cuda_program append = append_program(), check = check_program();
+    if (p->num_errors != NULL) TSRI_TRY(tsri_cuda_prepare(op, tsri_context_queue(ctx), &check));
+    if (p->a.k.data != NULL) TSRI_TRY(tsri_cuda_prepare(op, tsri_context_queue(ctx), &append));
+    return attention_cuda_prepare_clear(ctx, op, &p->a);
+}
+
+// Where no sequence has more than one tile of queries, each new row is read by one block of a head, which may append it.
+static bool is_appending(const struct attention_decode_problem *p, const struct tsri_plan *plan) {
+    return p->a.k.data != NULL && plan->block_n == 1 && plan->num_tasks > 0;
+}
+
+// Bad sequences counted, new rows into the caches, unless the next kernel appends them, and what belongs to no sequence.
+static tsr_status run_shared(tsr_context *ctx, const struct attention_decode_problem *p,
+                             const struct attention_decode_params *params, bool is_appended) {
+    const struct tsri_cuda_program append = append_program(), check = check_program();
+    int64_t rows = p->a.num_batches * p->a.seqlen_q;
+    if (p->num_errors != NULL) {
+        const struct attention_decode_check_params counted = {*params, p->num_errors};
+        TSRI_TRY(attention_cuda_launch(ctx, op, &check, 1, CHECK_THREADS, 0, &counted));
+    }
+    if (p->a.k.data != NULL && !is_appended)
+        TSRI_TRY(attention_cuda_launch(ctx, op, &append, rows, THREADS, 0, params));
+    return attention_cuda_clear(ctx, op, &p->a, &p->a.out, p->a.head_dim_v, false, true);
+}
+
+tsr_status attention_decode_cuda_prepare(tsr_context *ctx, const void *problem,
+                                         const struct tsri_plan *plan) {
+    const struct attention_decode_problem *p = problem;
+    const struct tsri_cuda_program split = split_program(p->a.dtype, shape_of(&p->a)),
+                                   merge = merge_program();
+    TSRI_TRY(prepare_shared(ctx, p));
+    if (plan->block_k > 1 && !merges_itself(&p->a, plan))
+        TSRI_TRY(tsri_cuda_prepare(op, tsri_context_queue(ctx), &merge));
+    return tsri_cuda_prepare(op, tsri_context_queue(ctx), &split);
+}
+
+// Another number of 64 bits for every call, mixed from one of the process and one of the call: no workspace holds it but by
+// that call.
+static uint64_t new_mark(void) {
+    static atomic_uint_fast64_t next;
+    uint64_t mark = atomic_fetch_add_explicit(&next, 0x9e3779b97f4a7c15u, memory_order_relaxed);
+    if (mark == 0) { // the first
+        struct timespec now;
+        clock_gettime(CLOCK_REALTIME, &now);
+        mark = (uint64_t)now.tv_nsec << 34 ^ (uint64_t)now.tv_sec ^ (uint64_t)getpid() << 20;
+        atomic_fetch_add(&next, mark);
+    }
+    mark = (mark ^ mark >> 30) * 0xbf58476d1ce4e5b9u;
+    mark = (mark ^ mark >> 27) * 0x94d049bb133111ebu;
+    return (mark ^ mark >> 31) | 1; // not what memory is cleared to
+}
+
+// On tensor cores, where the caches are small, blocks come in while the kernel ahead ends. Large ones lie in the second-level
+// cache, if at all, near the multiprocessors that read them last, and blocks that come in early are elsewhere in each call.
+static bool comes_early(const struct attention_decode_problem *p) {
+    const int64_t row = (p->a.head_dim + p->a.head_dim_v) * (int64_t)tsr_dtype_bytes(p->a.dtype);
+    return p->a.dtype != TSR_F32 &&
+           p->a.num_batches * p->a.num_heads_kv * p->most_keys * row <= EARLY_BYTES;
+}
+
+static tsr_status launch(tsr_context *ctx, const struct attention_decode_problem *p,
+                         const struct tsri_cuda_program *program, int64_t num_blocks,
+                         const struct attention_decode_params *params) {
+    const struct tsri_cuda_launch launch = {.num_blocks = num_blocks,
+                                            .num_threads = THREADS,
+                                            .is_early = comes_early(p),
+                                            .params = params};
+    return tsri_cuda_launch(op, tsri_context_queue(ctx), program, &launch);
+}
+
+tsr_status attention_decode_cuda_run(tsr_context *ctx, const void *problem,
+                                     const struct tsri_plan *plan, void *workspace) {
+    const struct attention_decode_problem *p = problem;
+    struct attention_decode_params params = params_of(p);
+    int64_t tiles = p->a.num_batches * p->a.num_heads_kv * plan->block_n;
+    params.is_appending = is_appending(p, plan);
+    params.num_items = (int)plan->num_tasks;
+    params.max_chunks = (int)plan->block_k;
+    params.rows_per_tile = (int)plan->block_m;
+    params.partial_stride = (int)partial_stride_of(&p->a);
+    params.partial = workspace;
+    params.states = params.partial + plan->num_tasks * plan->block_m * params.partial_stride;
+    params.merged_tiles = (int)tsri_min(plan->block_k, plan->block_n);
+    params.num_merged =
+        (int)(p->a.num_batches * p->a.num_heads_kv * params.merged_tiles * plan->block_m);
+    if (merges_itself(&p->a, plan)) {
+        params.mark = new_mark();
+        params.marks =
+            (unsigned long long *)(void *)(params.states + 2 * plan->num_tasks * plan->block_m);
+    }
+    TSRI_TRY(run_shared(ctx, p, &params, params.is_appending));
+    if (plan->num_tasks == 0) return TSR_OK;
+    const struct tsri_cuda_program split = split_program(p->a.dtype, shape_of(&p->a)),
+                                   merge = merge_program();
+    // Blocks beyond the direct ones for sequences of more tiles than chunks, where there may be any.
+    int64_t others = plan->block_n > plan->block_k ? tsri_min(tiles, plan->grain) : 0;
+    TSRI_TRY(launch(ctx, p, &split, params.num_items + others, &params));
+    if (plan->block_k == 1 || params.marks != NULL) return TSR_OK;
+    return launch(ctx, p, &merge, params.num_merged, &params);
+}
+
+tsr_status attention_decode_cuda_prepare_naive(tsr_context *ctx, const void *problem,
+                                               const struct tsri_plan *plan) {
+    const struct attention_decode_problem *p = problem;
+    const struct tsri_cuda_program naive = naive_program(p->a.dtype);
+    (void)plan;
+    TSRI_TRY(prepare_shared(ctx, p));
+    return tsri_cuda_prepare(op, tsri_context_queue(ctx), &naive);
+}
+
+tsr_status attention_decode_cuda_run_naive(tsr_context *ctx, const void *problem,
+                                           const struct tsri_plan *plan, void *workspace) {
+    const struct attention_decode_problem *p = problem;
+    const struct attention_decode_params params = params_of(p);
+    const struct tsri_cuda_program naive = naive_program(p->a.dtype);
+    (void)workspace;
+    TSRI_TRY(run_shared(ctx, p, &params, false));
+    return attention_cuda_launch(ctx, op, &naive, tsri_min(plan->num_tasks, NAIVE_BLOCKS), THREADS,
+                                 0, &params);
+}

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the CUDA kernels of decode share: lengths of a sequence and its split into chunks of keys, rows of the cache
+// by their pages, rotation, and the end of a row. The twin of attention_decode_problem.h; lengths and pages are read here
+// and nowhere else, and stay in bounds whatever they are.
+//
+// Rows of a key head are its query heads for query 0, then for query 1, ...: row r is query r / group. A tile is
+// rows_per_tile of them. A sequence whose tiles are no more than max_chunks has its keys split, so that all of its blocks
+// are max_chunks at most; how depends on its own lengths and max_chunks only.
+#ifndef TSRI_ATTENTION_DECODE_DEVICE_CUH
+#define TSRI_ATTENTION_DECODE_DEVICE_CUH
+
+#include "ops/attention/cuda/attention_device.cuh"
+#include "ops/attention/cuda/decode/attention_decode_params.h"
+
+#define LN_2 0.6931471805599453f
+
+// ---- Sequences --------------------------------------------------------------------------------
+
+DEVICE struct attention_sequence decode_sequence_at(const struct attention_decode_params *p,
+                                                    int batch, long long *cache_len) {
+    struct attention_sequence s = attention_sequence_at(&p->a, batch);
+    *cache_len = clamp_long(p->cache_seqlens[batch * p->cache_seqlens_stride], 0, p->capacity);
+    long long keys = *cache_len + (p->a.k.data != 0 ? s.len_q : 0);
+    s.len_k = keys < p->most_keys ? (int)keys : p->most_keys;
+    s.shift = s.len_k - s.len_q;
+    return s;
+}
+
+// One block's share: a tile of rows against the keys [begin, end), of which every row sees those from whole_begin to
+// whole_end.
+struct decode_item {
+    struct attention_sequence s;
+    int batch, head; // key head
+    int first_row, num_rows;
+    int begin, end, whole_begin, whole_end;
+    int first_new, end_new; // new rows that this block appends, from cache_len on
+    long long cache_len;
+    int num_chunks;  // 1: the result is final
+    int slot, chunk; // else: of the partial results, and which of the tile's it is
+};
+
+// Fills first_row to num_chunks; false where there is no such tile or chunk. chunk 0 is always there.
+DEVICE int decode_cut(const struct attention_decode_params *p, int tile, int chunk, int num_chunks,
+                      struct decode_item *item) {
+    const struct attention_sequence *s = &item->s;
+    int rest = p->a.group * s->len_q - tile * p->rows_per_tile;
+    if (rest <= 0) return 0;
+    item->first_row = tile * p->rows_per_tile;
+    item->num_rows = rest < p->rows_per_tile ? rest : p->rows_per_tile;
+    int query = item->first_row / p->a.group;
+    int last_query = (item->first_row + item->num_rows - 1) / p->a.group;
+    int begin = attention_first_key(&p->a, s, query);
+    int end = attention_end_key(&p->a, s, last_query);
+    if (begin > end) begin = end;
+    int keys = (end - begin + num_chunks - 1) / num_chunks;
+    keys = (keys + DECODE_CHUNK_STEP - 1) / DECODE_CHUNK_STEP * DECODE_CHUNK_STEP;
+    if (keys < DECODE_CHUNK_LEAST) keys = DECODE_CHUNK_LEAST;
+    item->num_chunks = begin == end ? 1 : (end - begin + keys - 1) / keys;
+    if (chunk >= item->num_chunks) return 0;
+    item->begin = begin + chunk * keys;
+    item->end = end - item->begin < keys ? end : item->begin + keys;
+    item->whole_begin = attention_first_key(&p->a, s, last_query);
+    item->whole_end = attention_end_key(&p->a, s, query);
+    if (item->whole_end > item->end) item->whole_end = item->end;
+    return 1;
+}
+
+// Tiles of a sequence.
+DEVICE int decode_tiles(const struct attention_decode_params *p,
+                        const struct attention_sequence *s) {
+    return (p->a.group * s->len_q + p->rows_per_tile - 1) / p->rows_per_tile;
+}
+
+// ---- Items ------------------------------------------------------------------------------------
+
+DEVICE int decode_divide(int x, int by, int *rest) {
+    int whole = (int)((unsigned)x / (unsigned)by);
+    *rest = x - whole * by;
+    return whole;
+}
+
+struct decode_cursor {
+    int id;    // of the one item; else of the tile, counted on from sequence `batch`
+    int batch; // of the one item: 1 once it was given
+};
+
+// Each new row belongs to the chunk of its position, and to the first or last where that is in none.
+DEVICE void decode_take_new(const struct attention_decode_params *p, int chunk, long long cache_len,
+                            struct decode_item *item) {
+    long long room = p->capacity - cache_len;
+    int end = room < item->s.len_q ? (int)room : item->s.len_q;
+    item->cache_len = cache_len;
+    item->first_new = item->end_new = 0;
+    if (!p->is_appending) return;
+    item->end_new = end;
+    if (chunk > 0) item->first_new = (int)clamp_long(item->begin - cache_len, 0, end);
+    if (chunk < item->num_chunks - 1)
+        item->end_new = (int)clamp_long(item->end - cache_len, 0, end);
+}
+
+DEVICE struct decode_cursor decode_first(const struct attention_decode_params *p) {
+    struct decode_cursor at = {(int)blockIdx.x, 0};
+    if (at.id >= p->num_items) at.id -= p->num_items;
+    return at;
+}
+
+// The next item of this block, the same for all of its threads; false after the last. Neighbours in the grid read
+// neighbouring heads, which lie side by side.
+DEVICE int decode_next(const struct attention_decode_params *p, struct decode_cursor *at,
+                       struct decode_item *item) {
+    int heads = p->a.num_heads_kv;
+    long long cache_len;
+    if ((int)blockIdx.x < p->num_items) {
+        int part, rest = decode_divide(at->id, heads, &item->head);
+        if (at->batch++ > 0) return 0;
+        item->batch = decode_divide(rest, p->max_chunks, &part);
+        item->s = decode_sequence_at(p, item->batch, &cache_len);
+        int tiles = decode_tiles(p, &item->s);
+        if (tiles == 0 || tiles > p->max_chunks) return 0;
+        int chunks = p->max_chunks / tiles;
+        item->slot = (item->batch * heads + item->head) * p->max_chunks + part;
+        item->chunk = part % chunks;
+        if (!decode_cut(p, part / chunks, part % chunks, chunks, item)) return 0;
+        decode_take_new(p, part % chunks, cache_len, item);
+        return 1;
+    }
+    for (; at->batch < p->a.num_batches; at->batch++) {
+        item->s = decode_sequence_at(p, at->batch, &cache_len);
+        int tiles = decode_tiles(p, &item->s);
+        if (tiles <= p->max_chunks) continue;
+        if (at->id >= tiles * heads) {
+            at->id -= tiles * heads;
+            continue;
+        }
+        int tile;
+        item->batch = at->batch;
+        item->head = decode_divide(at->id, tiles, &tile);
+        decode_cut(p, tile, 0, 1, item);
+        item->first_new = item->end_new = 0;
+        at->id += (int)gridDim.x - p->num_items;
+        return 1;
+    }
+    return 0;
+}
+
+DEVICE int decode_query_of(const struct attention_decode_params *p, const struct decode_item *item,
+                           int row) {
+    return (item->first_row + row) / p->a.group;
+}
+DEVICE int decode_head_of(const struct attention_decode_params *p, const struct decode_item *item,
+                          int row) {
+    return item->head * p->a.group + (item->first_row + row) % p->a.group;
+}
+
+// ---- Rows of the cache ------------------------------------------------------------------------
+
+// Addresses of a head of key j in both caches. A bad page is the nearest good one.
+struct decode_row {
+    long long k, v;
+};
+
+// 16 bytes, asked for and not looked at. Where is_there is 0 nothing is read and *group stays. One instruction: branches
+// would keep the compiler from having all loads of a tile under way.
+DEVICE void fetch_group(uint4 *group, const char *from, int is_there) {
+    asm volatile("{\n\t"
+                 ".reg .pred p;\n\t"
+                 "setp.ne.s32 p, %5, 0;\n\t"
+                 "@p ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n\t"
+                 "}"
+                 : "+r"(group->x), "+r"(group->y), "+r"(group->z), "+r"(group->w)
+                 : "l"(from), "r"(is_there)
+                 : "memory");
+}
+
+DEVICE struct decode_row decode_row_at(const struct attention_decode_params *p, int batch, int head,
+                                       int j) {
+    long long page = batch;
+    int row = j;
+    if (p->page_table != 0) {
+        // A page of more keys than an int holds is longer than any j.
+        int page_size = p->page_size > 0x7fffffff ? 0x7fffffff : (int)p->page_size;
+        int place = (int)((unsigned)j / (unsigned)page_size);
+        row = j - place * page_size;
+        page = p->page_table[batch * p->page_table_stride[0] + place * p->page_table_stride[1]];
+        page = clamp_long(page, 0, p->num_pages - 1);
+    }
+    long long k = page * p->k_cache.batch + row * p->k_cache.seq + head * p->k_cache.head;
+    long long v = page * p->v_cache.batch + row * p->v_cache.seq + head * p->v_cache.head;
+    struct decode_row at = {(long long)p->k_cache.data + k * ELEMENT_BYTES,
+                            (long long)p->v_cache.data + v * ELEMENT_BYTES};
+    return at;
+}
+
+// ---- Rotation ---------------------------------------------------------------------------------
+
+DEVICE long long decode_angle(const struct attention_decode_params *p, long long position) {
+    return clamp_long(position, 0, p->num_angles - 1);
+}
+
+// The column that turns with c; c itself where it does not turn.
+DEVICE int decode_partner(const struct attention_decode_params *p, int c) {
+    int half = p->rotary_dim / 2;
+    if (p->cos == 0 || c >= p->rotary_dim) return c;
+    if (p->is_interleaved) return c ^ 1;
+    return c < half ? c + half : c - half;
+}
+
+// Column c after rotation; partner: of decode_partner, not c.
+DEVICE float decode_turned(const struct attention_decode_params *p, int c, float own, float partner,
+                           long long angle) {
+    int half = p->rotary_dim / 2, is_second = p->is_interleaved ? c & 1 : c >= half;
+    int pair = p->is_interleaved ? c / 2 : is_second ? c - half : c;
+    float cosine = p->cos[angle * p->cos_stride + pair];
+    float sine = p->sin[angle * p->sin_stride + pair];
+    return own * cosine + (is_second ? partner * sine : -partner * sine);
+}
+
+// Column c of a query row whose first element is at `at`, rotated and not rounded.
+DEVICE float decode_query_element(const struct attention_decode_params *p, long long at, int c,
+                                  long long angle) {
+    int partner = decode_partner(p, c);
+    float x = load(p->a.q.data, at + c);
+    return partner == c ? x : decode_turned(p, c, x, load(p->a.q.data, at + partner), angle);
+}
+
+// ---- Scores -----------------------------------------------------------------------------------
+
+// A score in units of log2, from q k times softmax_scale; only where has_terms.
+DEVICE float decode_score(const struct attention_decode_params *p, float slope, int distance,
+                          float s) {
+    if (p->a.softcap > 0) s = p->a.softcap * tanhf(s / p->a.softcap);
+    if (p->a.slopes.data != 0) s -= slope * fabsf((float)distance);
+    return s * LOG2_E;
+}
+
+// ---- Results ----------------------------------------------------------------------------------
+
+// Sums are relative to 2^reference. exp2(from - to), 0 for what has seen nothing.
+DEVICE float decode_weight(float from, float to) {
+    return from == -INFINITE ? 0 : exp2_fast(from - to);
+}
+
+// What o of a row is to be multiplied with, and its lse, once the sink (-inf: none) has its share.
+DEVICE float decode_finish(float reference, float sum, float sink, float *lse) {
+    const float start = sink_maximum(sink) * LOG2_E, top = fmaxf(reference, start),
+                weight = decode_weight(reference, top);
+    sum = sum * weight + sink_sum(sink) * (start == top ? 1 : decode_weight(start, top));
+    *lse = (sum == 0 ? -INFINITE : (top + log2f(sum)) * LN_2) + sink_trouble(sink);
+    return sum == 0 ? 0 : weight / sum + sink_trouble(sink);
+}
+
+#endif

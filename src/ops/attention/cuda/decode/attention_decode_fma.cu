@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decode of f32 caches: up to 4 query rows of a key head against a chunk of its keys, in fp32 throughout. The host defines
+//     DTYPE (2), DIMS (64, 128, 256: columns of a head, at least as many as it has), BLOCKS (of an SM)
+//
+// Four warps take KEYS keys each in turn, 4 KiB of K and 4 KiB of V, as a lane holds 32 columns of its key. The lanes of
+// a key add up their parts of the scores; weights go through shared memory to the lanes that hold the columns of V. The
+// next keys are on their way while these are weighed, the next values while the next keys are. Softmax is online
+// (arXiv:1805.02867) but for a reference that stays until a score exceeds it by SLACK.
+#include "ops/attention/cuda/decode/attention_decode_append.cuh"
+
+#define WARPS 4
+#define ROWS 4
+#define SLACK 8
+#define LANES_PER_KEY (DIMS / 32)
+#define KEYS (32 / LANES_PER_KEY) // of a warp at a time
+#define LOADS 8                   // of a lane: its key, and its part of KEYS values
+#define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
+
+// Lanes across a value's columns; with 64 of them two values are read at once, with 256 a value takes two loads.
+#define V_LANES (DIMS == 64 ? 16 : 32)
+#define V_PARTS (DIMS == 256 ? 2 : 1)
+#define VALUE_OF(i) ((i) / V_PARTS * (32 / V_LANES) + (int)threadIdx.x % 32 / V_LANES)
+#define COLUMN_OF(i) (((int)threadIdx.x % V_LANES + (i) % V_PARTS * 32) * 4)
+
+struct shared {
+    float queries[ROWS][DIMS];        // times softmax_scale
+    float weights[WARPS][KEYS][ROWS]; // of a key side by side
+    float o[WARPS][ROWS][DIMS];
+    float reference[WARPS][ROWS], sum[WARPS][ROWS];
+    float slope[ROWS];
+    int begin[ROWS], end[ROWS], diagonal[ROWS];
+    struct decode_item item; // what few steps ask for, so that no registers hold it
+};
+
+// ---- Loads ------------------------------------------------------------------------------------
+
+// Piece by piece, where rows are not aligned.
+DEVICE uint4 gather(const void *row, int col, int dims) {
+    unsigned word[4];
+    EACH(i, 4) { word[i] = col + i < dims ? ((const unsigned *)row)[col + i] : 0; }
+    return make_uint4(word[0], word[1], word[2], word[3]);
+}
+
+// Lane i knows the row of key i % KEYS. Columns that the head does not have are zero.
+DEVICE void fetch_keys(uint4 k[LOADS], const struct attention_decode_params *p,
+                       struct decode_row rows) {
+    int lane = threadIdx.x % 32, col = lane % LANES_PER_KEY * 4;
+    const char *row = (const char *)__shfl_sync(0xffffffffu, rows.k, lane / LANES_PER_KEY);
+    if (p->is_aligned) EACH(i, LOADS) {
+            fetch_group(&k[i], row + col * 4 + i * LANES_PER_KEY * 16,
+                        i * LANES_PER_KEY * 4 + col < p->a.head_dim);
+        }
+    else
+        EACH(i, LOADS) { k[i] = gather(row, i * LANES_PER_KEY * 4 + col, p->a.head_dim); }
+}
+
+DEVICE void fetch_values(uint4 v[LOADS], const struct attention_decode_params *p,
+                         struct decode_row rows) {
+    EACH(i, LOADS) {
+        const char *row = (const char *)__shfl_sync(0xffffffffu, rows.v, VALUE_OF(i));
+        if (p->is_aligned)
+            fetch_group(&v[i], row + COLUMN_OF(i) * 4, COLUMN_OF(i) < p->a.head_dim_v);
+        else
+            v[i] = gather(row, COLUMN_OF(i), p->a.head_dim_v);
+    }
+}
+
+DEVICE void load_query(const struct attention_decode_params *p, const struct decode_item *item,
+                       int row, struct shared *shared) {
+    int lane = threadIdx.x % 32, is_there = row < item->num_rows;
+    int query = decode_query_of(p, item, row), head = decode_head_of(p, item, row);
+    long long at = attention_at(&p->a.q, item->batch, item->s.q_first + query, head);
+    long long angle = p->cos != 0 ? decode_angle(p, query + item->s.shift) : 0;
+    for (int c = lane; c < DIMS; c += 32) {
+        float x = is_there && c < p->a.head_dim ? decode_query_element(p, at, c, angle) : 0;
+        shared->queries[row][c] = x * p->a.softmax_scale;
+    }
+    if (lane != 0) return;
+    shared->slope[row] = is_there && p->a.slopes.data != 0
+                             ? attention_head_value(&p->a.slopes, item->batch, head)
+                             : 0;
+    int end = is_there ? attention_end_key(&p->a, &item->s, query) : 0;
+    shared->diagonal[row] = query + item->s.shift;
+    shared->begin[row] = is_there ? attention_first_key(&p->a, &item->s, query) : 0;
+    shared->end[row] = end < item->end ? end : item->end;
+}
+
+// ---- Products ---------------------------------------------------------------------------------
+
+#define FLOAT(bits) __uint_as_float(bits)
+DEVICE float dot(float4 a, uint4 b, float sum) {
+    sum = fmaf(a.w, FLOAT(b.w), sum);
+    sum = fmaf(a.z, FLOAT(b.z), sum);
+    sum = fmaf(a.y, FLOAT(b.y), sum);
+    return fmaf(a.x, FLOAT(b.x), sum);
+}
+
+// Scores of this lane's key; all lanes of the key get them.
+DEVICE void score(float s[ROWS], const uint4 k[LOADS], const struct shared *shared) {
+    int part = threadIdx.x % LANES_PER_KEY;
+    EACH(r, ROWS) {
+        float even = 0, odd = 0;
+        EACH(i, LOADS / 2) {
+            const float4 *q = (const float4 *)shared->queries[r] + part;
+            even = dot(q[2 * i * LANES_PER_KEY], k[2 * i], even);
+            odd = dot(q[(2 * i + 1) * LANES_PER_KEY], k[2 * i + 1], odd);
+        }
+        s[r] = even + odd;
+    }
+    EACH(r, ROWS) {
+        for (int i = 1; i < LANES_PER_KEY; i *= 2) s[r] += __shfl_xor_sync(0xffffffffu, s[r], i);
+    }
+}
+
+// j: of the first key. 0 times NaN is NaN, so that where is_whole is not set a row passes over what it does not see.
+DEVICE void add_values(float o[ROWS][4 * V_PARTS], const uint4 v[LOADS],
+                       const float weights[KEYS][ROWS], int is_whole, const struct shared *shared,
+                       int j) {
+    EACH(i, LOADS) {
+        const float4 four = *(const float4 *)weights[VALUE_OF(i)];
+        const float weight[ROWS] = {four.x, four.y, four.z, four.w};
+        int key = j + VALUE_OF(i);
+        EACH(r, ROWS) {
+            if (!is_whole && (key < shared->begin[r] || key >= shared->end[r])) continue;
+            float *sum = o[r] + i % V_PARTS * 4, w = weight[r];
+            sum[0] = fmaf(w, FLOAT(v[i].x), sum[0]);
+            sum[1] = fmaf(w, FLOAT(v[i].y), sum[1]);
+            sum[2] = fmaf(w, FLOAT(v[i].z), sum[2]);
+            sum[3] = fmaf(w, FLOAT(v[i].w), sum[3]);
+        }
+    }
+}
+
+// ---- Softmax ----------------------------------------------------------------------------------
+
+// key: this lane's.
+DEVICE void finish_scores(float s[ROWS], const struct attention_decode_params *p,
+                          const struct shared *shared, int key) {
+    EACH(r, ROWS) {
+        float x = p->a.has_terms
+                      ? decode_score(p, shared->slope[r], key - shared->diagonal[r], s[r])
+                      : s[r] * LOG2_E;
+        s[r] = key >= shared->begin[r] && key < shared->end[r] ? x : -INFINITE;
+    }
+}
+
+DEVICE void raise_reference(const float s[ROWS], float o[ROWS][4 * V_PARTS], float reference[ROWS],
+                            float sum[ROWS]) {
+    EACH(r, ROWS) {
+        float top = s[r];
+        for (int i = LANES_PER_KEY; i < 32; i *= 2)
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, i));
+        if (!(top > reference[r] + SLACK)) continue;
+        float weight = decode_weight(reference[r], top);
+        reference[r] = top;
+        sum[r] *= weight;
+        EACH(c, 4 * V_PARTS) { o[r][c] *= weight; }
+    }
+}
+
+// Scores to weights, of which each key's first lane tells the others.
+DEVICE void weigh(float s[ROWS], float o[ROWS][4 * V_PARTS], float reference[ROWS], float sum[ROWS],
+                  float weights[KEYS][ROWS]) {
+    int grows = 0, lane = threadIdx.x % 32;
+    EACH(r, ROWS) { grows |= s[r] > reference[r] + SLACK; }
+    if (__any_sync(0xffffffffu, grows)) raise_reference(s, o, reference, sum);
+    EACH(r, ROWS) {
+        s[r] = exp2_fast(s[r] - (reference[r] == -INFINITE ? 0 : reference[r]));
+        sum[r] += s[r];
+    }
+    __syncwarp(); // the keys before have been weighed by all lanes
+    if (lane % LANES_PER_KEY == 0) {
+        float4 *to = (float4 *)weights[lane / LANES_PER_KEY];
+        *to = make_float4(s[0], s[1], s[2], s[3]);
+    }
+    __syncwarp();
+}
+
+// ---- Results ----------------------------------------------------------------------------------
+
+DEVICE void share(float o[ROWS][4 * V_PARTS], const float reference[ROWS], const float sum[ROWS],
+                  struct shared *shared) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    EACH(r, ROWS) {
+        float all = sum[r];
+        for (int i = LANES_PER_KEY; i < 32; i *= 2) all += __shfl_xor_sync(0xffffffffu, all, i);
+        if (lane == 0) {
+            shared->reference[warp][r] = reference[r];
+            shared->sum[warp][r] = all;
+        }
+        for (int i = V_LANES; i < 32; i *= 2) {
+            EACH(c, 4 * V_PARTS) { o[r][c] += __shfl_xor_sync(0xffffffffu, o[r][c], i); }
+        }
+        EACH(part, V_PARTS) {
+            *(float4 *)&shared->o[warp][r][COLUMN_OF(part)] = make_float4(
+                o[r][part * 4], o[r][part * 4 + 1], o[r][part * 4 + 2], o[r][part * 4 + 3]);
+        }
+    }
+}
+
+#include "ops/attention/cuda/decode/attention_decode_combine.cuh"
+
+// ---- One item ---------------------------------------------------------------------------------
+
+DEVICE void attend(const struct attention_decode_params *p, const struct decode_item *given,
+                   struct shared *shared) {
+    const struct decode_item *item = &shared->item;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int j = given->begin + warp * KEYS, end = given->end, of_warp = lane % KEYS;
+    float o[ROWS][4 * V_PARTS], reference[ROWS], sum[ROWS];
+    uint4 k[LOADS], v[LOADS];
+    struct decode_row rows = {0, 0};
+    // Keys beyond the end are the last one: it is there, and masked as any other.
+#define ROW_OF(j)                                                                                  \
+    decode_row_at(p, item->batch, item->head, (j) + of_warp < end ? (j) + of_warp : end - 1)
+    EACH(i, LOADS) { k[i] = v[i] = make_uint4(0, 0, 0, 0); }
+    __syncthreads(); // with the item before
+    if (threadIdx.x == 0) shared->item = *given;
+    __syncthreads();
+    append_of_item(p, item);
+    if (j < end) {
+        rows = ROW_OF(j);
+        fetch_keys(k, p, rows);
+        fetch_values(v, p, rows);
+        rows = ROW_OF(j + WARPS * KEYS);
+    }
+    for (int row = warp; row < ROWS; row += WARPS) load_query(p, item, row, shared);
+    __syncthreads();
+    EACH(r, ROWS) {
+        EACH(c, 4 * V_PARTS) { o[r][c] = 0; }
+        reference[r] = -INFINITE;
+        sum[r] = 0;
+    }
+    for (; j < end; j += WARPS * KEYS) {
+        int is_last = j + WARPS * KEYS >= end;
+        int is_whole = j >= item->whole_begin && j + KEYS <= item->whole_end;
+        float s[ROWS], (*weights)[ROWS] = shared->weights[warp];
+        score(s, k, shared);
+        if (!is_last) fetch_keys(k, p, rows);
+        if (p->a.has_terms || !is_whole)
+            finish_scores(s, p, shared, j + lane / LANES_PER_KEY);
+        else
+            EACH(r, ROWS) { s[r] *= LOG2_E; }
+        weigh(s, o, reference, sum, weights);
+        if (is_whole)
+            add_values(o, v, weights, 1, shared, j);
+        else
+            add_values(o, v, weights, 0, shared, j);
+        if (is_last) break;
+        fetch_values(v, p, rows);
+        rows = ROW_OF(j + 2 * WARPS * KEYS);
+    }
+    share(o, reference, sum, shared);
+    __syncthreads();
+    combine(p, item, shared);
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
+    attention_decode_fma(const struct attention_decode_params p) {
+    __shared__ struct shared shared;
+    struct decode_cursor at = decode_first(&p);
+    struct decode_item item;
+    while (decode_next(&p, &at, &item)) attend(&p, &item, &shared);
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// How decode's tensor core kernel holds keys, values and queries: loads into registers, and the products of what is in
+// them. attention_decode_mma.cu tells which lane has what.
+#ifndef TSRI_ATTENTION_DECODE_MMA_CUH
+#define TSRI_ATTENTION_DECODE_MMA_CUH
+
+#include "cuda/device/mma.cuh"
+#include "ops/attention/cuda/decode/attention_decode_append.cuh"
+
+#define WARPS 4
+#define KEYS 16 // of a warp at a time
+#define ROWS (8 * ROW_TILES)
+#define K_STEPS (DIMS / 32)
+#define V_STEPS (DIMS / 64)
+#define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
+
+// Weights reach 2^SLACK, and those of a maximum at least 2^SHIFT: f16 ends at 2^16 and loses places below 2^-14.
+#if DTYPE == DTYPE_F16
+#define SHIFT 8
+#define SLACK 15
+#else
+#define SHIFT 0
+#define SLACK 8
+#endif
+
+// Where registers do not suffice for both, keys and values take turns in the same ones.
+#define IS_TURNING (DIMS == 256)
+
+#define QUERY_STRIDE (DIMS * 2 + 64) // bytes: rows of 8 lanes' quarters in different banks
+#define O_STRIDE (DIMS + 4)
+struct shared {
+    union {
+        // Parts that sum up to a rotated query, rounded one after the other.
+        char queries[3][ROWS][QUERY_STRIDE];
+        float o[WARPS][ROWS][O_STRIDE];
+    };
+    float reference[WARPS][ROWS], sum[WARPS][ROWS];
+    float factor[ROWS], slope[ROWS];
+    int begin[ROWS], end[ROWS], diagonal[ROWS];
+    struct decode_item item; // what few steps ask for, so that no registers hold it
+};
+
+// ---- Loads ------------------------------------------------------------------------------------
+
+// Piece by piece, where rows are not aligned.
+DEVICE uint4 gather(const void *row, int col, int dims) {
+    unsigned word[4];
+    EACH(i, 4) {
+        unsigned low = 0, high = 0;
+        if (col + 2 * i < dims) low = ((const unsigned short *)row)[col + 2 * i];
+        if (col + 2 * i + 1 < dims) high = ((const unsigned short *)row)[col + 2 * i + 1];
+        word[i] = low | high << 16;
+    }
+    return make_uint4(word[0], word[1], word[2], word[3]);
+}
+
+// Lanes 0 to 15 know the rows of 16 keys. Columns that the head does not have are zero.
+DEVICE void fetch_keys(uint4 k[2 * K_STEPS], const struct attention_decode_params *p,
+                       struct decode_row rows) {
+    int lane = threadIdx.x % 32, col = lane % 4 * 8;
+    EACH(half, 2) {
+        const char *row = (const char *)__shfl_sync(0xffffffffu, rows.k, lane / 4 + 8 * half);
+        if (p->is_aligned) {
+            EACH(v, K_STEPS) {
+                fetch_group(&k[half * K_STEPS + v], row + col * 2 + v * 64,
+                            v * 32 + col < p->a.head_dim);
+            }
+        } else {
+            EACH(v, K_STEPS) { k[half * K_STEPS + v] = gather(row, v * 32 + col, p->a.head_dim); }
+        }
+    }
+}
+
+DEVICE void fetch_values(uint4 v[4 * V_STEPS], const struct attention_decode_params *p,
+                         struct decode_row rows) {
+    int lane = threadIdx.x % 32, col = lane / 4 * 8;
+    EACH(i, 4) {
+        int of_warp = lane % 4 * 2 + i % 2 + i / 2 * 8;
+        const char *row = (const char *)__shfl_sync(0xffffffffu, rows.v, of_warp);
+        if (p->is_aligned) {
+            EACH(h, V_STEPS) {
+                fetch_group(&v[i * V_STEPS + h], row + col * 2 + h * 128,
+                            h * 64 + col < p->a.head_dim_v);
+            }
+        } else {
+            EACH(h, V_STEPS) { v[i * V_STEPS + h] = gather(row, h * 64 + col, p->a.head_dim_v); }
+        }
+    }
+}
+
+// Values may lie where the head has no columns, and NaN among them.
+DEVICE void cut_keys(uint4 k[2 * K_STEPS], int dims) {
+    EACH(v, K_STEPS) {
+        if (v * 32 + (int)threadIdx.x % 4 * 8 < dims) continue;
+        k[v] = k[K_STEPS + v] = make_uint4(0, 0, 0, 0);
+    }
+}
+
+// ---- Products ---------------------------------------------------------------------------------
+
+DEVICE void add_scores(float s[ROW_TILES][4], const uint4 k[2 * K_STEPS],
+                       const struct shared *shared, int num_parts) {
+    int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int part = 0; part < num_parts; part++) {
+        EACH(v, K_STEPS) {
+            EACH(n, ROW_TILES) {
+                const char *row = shared->queries[part][n * 8 + lane / 4];
+                const uint4 q = *(const uint4 *)(row + v * 64 + lane % 4 * 16), a = k[v],
+                            b = k[K_STEPS + v];
+                const unsigned first[4] = {a.x, b.x, a.y, b.y}, second[4] = {a.z, b.z, a.w, b.w};
+                mma(s[n], first, q.x, q.y);
+                mma(s[n], second, q.z, q.w);
+            }
+        }
+    }
+}
+
+DEVICE unsigned word_of(uint4 x, int i) { return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w; }
+
+// Word i of this lane's 16 bytes of each value, of columns 64 h on, as a: two columns by the warp's keys. A key whose bit
+// in `kept` is not set counts as 0.
+DEVICE void values_of(unsigned a[4], const uint4 v[4 * V_STEPS], int h, int i, unsigned kept) {
+    unsigned x[4];
+    EACH(j, 4) { x[j] = kept >> j & 1 ? word_of(v[j * V_STEPS + h], i) : 0; }
+    a[0] = __byte_perm(x[0], x[1], 0x5410);
+    a[1] = __byte_perm(x[0], x[1], 0x7632);
+    a[2] = __byte_perm(x[2], x[3], 0x5410);
+    a[3] = __byte_perm(x[2], x[3], 0x7632);
+}
+
+// Weights are b: rows are the warp's keys, columns queries.
+DEVICE void add_values(float o[DIMS / 16][ROW_TILES][4], const uint4 v[4 * V_STEPS],
+                       const unsigned weights[ROW_TILES][2]) {
+    EACH(h, V_STEPS) {
+        EACH(i, 4) {
+            unsigned a[4];
+            values_of(a, v, h, i, 0xf);
+            EACH(n, ROW_TILES) { mma(o[h * 4 + i][n], a, weights[n][0], weights[n][1]); }
+        }
+    }
+}
+
+DEVICE int has_nonfinite(const uint4 v[4 * V_STEPS]) {
+    const unsigned high = DTYPE == DTYPE_F16 ? 0x7c000000u : 0x7f800000u, low = high >> 16;
+    int found = 0;
+    EACH(j, 4 * V_STEPS) {
+        EACH(i, 4) {
+            unsigned x = word_of(v[j], i);
+            found |= (x & high) == high || (x & low) == low;
+        }
+    }
+    return __any_sync(0xffffffffu, found);
+}
+
+// 0 times NaN is NaN: a query must not meet values that it does not see. One query after the other, with what it sees, of
+// whose product its own columns alone are taken.
+DEVICE void add_seen_values(float o[DIMS / 16][ROW_TILES][4], const uint4 v[4 * V_STEPS],
+                            const unsigned weights[ROW_TILES][2],
+                            const struct attention_decode_params *p, const struct decode_item *item,
+                            const struct shared *shared, int j) {
+    int lane = threadIdx.x % 32, last = decode_query_of(p, item, item->num_rows - 1);
+#pragma unroll 1
+    for (int query = decode_query_of(p, item, 0); query <= last; query++) {
+        int row = query * p->a.group - item->first_row; // one of this query
+        if (row < 0) row = 0;
+        unsigned kept = 0, own = 0;
+        EACH(i, 4) {
+            int key = j + lane % 4 * 2 + i % 2 + i / 2 * 8;
+            kept |= (unsigned)(key >= shared->begin[row] && key < shared->end[row]) << i;
+        }
+        EACH(i, 2 * ROW_TILES) {
+            int of_column = decode_query_of(p, item, i / 2 * 8 + lane % 4 * 2 + i % 2);
+            own |= (unsigned)(of_column == query) << i;
+        }
+        EACH(h, V_STEPS) {
+            EACH(i, 4) {
+                unsigned a[4];
+                values_of(a, v, h, i, kept);
+                EACH(n, ROW_TILES) {
+                    float c[4] = {0, 0, 0, 0};
+                    mma(c, a, weights[n][0], weights[n][1]);
+                    EACH(e, 4) {
+                        if (own >> (2 * n + e % 2) & 1) o[h * 4 + i][n][e] += c[e];
+                    }
+                }
+            }
+        }
+    }
+}
+
+DEVICE unsigned transposed(unsigned x) {
+    unsigned y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+#endif

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a block of matmul_fp8_sm90.cu has: tiles, shared memory, and where in c a tile lies.
+#ifndef TSRI_MATMUL_FP8_BLOCK_CUH
+#define TSRI_MATMUL_FP8_BLOCK_CUH
+
+#define HAS_SCALES
+#include "ops/matmul/cuda/fp8/matmul_fp8_params.h"
+#include "ops/matmul/cuda/matmul_epilogue.cuh"
+#include "ops/matmul/cuda/matmul_wgmma_params.h"
+
+#if !defined(A_FORMAT) || !defined(B_FORMAT) || !defined(IS_FAST)
+#error "A_FORMAT, B_FORMAT and IS_FAST are not all defined"
+#endif
+#if A_FORMAT == 5 && B_FORMAT == 5
+#define TYPES "e4m3.e4m3"
+#elif A_FORMAT == 5
+#define TYPES "e4m3.e5m2"
+#elif B_FORMAT == 5
+#define TYPES "e5m2.e4m3"
+#else
+#define TYPES "e5m2.e5m2"
+#endif
+
+#define BLOCK_M 128
+#define BLOCK_N 256
+#define BLOCK_K 128
+#define STAGES 4
+#define IN_TURNS 0
+#define A_IS_MN 0
+#define B_IS_MN 0
+#define PRODUCT(c, a, b, is_more) WGMMA_FP8_256(TYPES, c, a, b, is_more)
+#include "ops/matmul/cuda/matmul_products.cuh"
+
+#define PICKED 8
+#include "ops/matmul/cuda/matmul_staged.cuh"
+
+struct place {
+    int row, col; // of c
+    long long batch, index[3];
+};
+
+DEVICE struct place find_place(const struct matmul_fp8_params *w, unsigned number, int rank,
+                               int cluster) {
+    const struct matmul_params *p = &w->matmul;
+    struct matmul_wgmma_place in_tiles = matmul_wgmma_place(
+        number, (unsigned)p->tiles_m, (unsigned)p->tiles_n, (unsigned)p->group_m);
+    struct place place;
+    place.row = (int)(in_tiles.row * cluster + rank) * BLOCK_M;
+    place.col = (int)in_tiles.col * (is_gated(p) ? BLOCK_N / 2 : BLOCK_N);
+    place.batch = in_tiles.batch;
+    batch_index(place.index, p->batch, in_tiles.batch);
+    return place;
+}
+
+// Of k; an even number where they are added up two at a time, for beyond k the copy engine fills in zeros.
+DEVICE int blocks_of(const struct matmul_params *p) {
+    const int count = ((int)p->k + BLOCK_K - 1) / BLOCK_K;
+    return IS_FAST || p->is_block_scaled ? count : (count + 1) / 2 * 2;
+}
+
+#endif

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies a stack of matrices element by element into lines that other kernels can take: aligned ones for copies of 16
+// bytes, filled up with zeros; those of all batches as one matrix; transposed ones. The host defines DTYPE, which means its
+// size alone.
+#include "cuda/device/numbers.cuh"
+#include "ops/matmul/cuda/matmul_tiles.cuh"
+#include "ops/matmul/matmul_params.h"
+
+#if DTYPE == DTYPE_F32
+typedef unsigned element;
+#else
+typedef unsigned short element;
+#endif
+
+// A warp has 128 elements of a line: enough of them on their way at once, and no line too short for a block.
+extern "C" __global__ void __launch_bounds__(256) matmul_copy(const struct matmul_copy_params p) {
+    enum { EACH = 4 };
+    wait_for_primary();
+    start_dependents();
+    long long pieces = (p.filled + 32 * EACH - 1) / (32 * EACH);
+    long long all = p.num_batches * p.lines * pieces, step = (long long)gridDim.x * 8;
+    for (long long i = (long long)blockIdx.x * 8 + threadIdx.x / 32; i < all; i += step) {
+        long long line = i / pieces % p.lines, batch = i / pieces / p.lines, index[3];
+        long long first = i % pieces * (32 * EACH) + threadIdx.x % 32;
+        batch_index(index, p.batch, batch);
+        const element *from = (const element *)p.source + line * p.source_line +
+                              index[0] * p.source_batch[0] + index[1] * p.source_batch[1] +
+                              index[2] * p.source_batch[2];
+        element *to =
+            (element *)p.destination + batch * p.destination_batch + line * p.destination_line;
+        element x[EACH];
+#pragma unroll
+        for (int e = 0; e < EACH; e++)
+            x[e] = first + e * 32 < p.width ? from[(first + e * 32) * p.source_step] : 0;
+#pragma unroll
+        for (int e = 0; e < EACH; e++)
+            if (first + e * 32 < p.filled) to[first + e * 32] = x[e];
+    }
+}

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matmul on CUDA: which tile serves, into how many parts k is split. Pure.
+//
+// Tile and splits are those with the least time by a simple account: whole waves of tiles over the multiprocessors at the
+// rate that a tile reaches, plus what the partial sums of splits move. Under TSR_BATCH_INVARIANT
+// k is not split by the number of tiles, and a variant has only tiles that add in the same order.
+#include "ops/matmul/cuda/matmul_cuda.h"
+
+#include <math.h>
+
+enum {
+    MIN_SPLIT_K = 256,       // columns of k that are worth a split of their own
+    MAX_SPLITS = 32,         //
+    GEMV_K = 3072,           // of a part: 48 KiB of shared memory
+    MAX_BLOCKS = 0x7fffffff, // of a launch
+};
+
+// ---- The account --------------------------------------------------------------------------------
+// What has a name here, and the tiles' rates, were fitted to device times on an H200 (docs/kernels/matmul_cuda.md):
+// a launch behind another in a graph, the kernel that adds splits, the copy of an operand, and bytes out of the caches.
+
+enum {
+    H200_BYTES_PER_NS = 3000,
+    LAUNCH_NS = 2000,
+    SPLIT_NS = 3500,
+    COPY_NS = 3000,
+    PLANES_NS = 1000
+};
+
+// Rounds of tiles that the busiest multiprocessor, or pair of them, has.
+static double rounds_of(const struct matmul_cuda_layout *l, const struct tsri_limits *limits) {
+    int64_t at_once = tsri_max(limits->num_sms / tsri_max(l->tile->cluster, 1), 1);
+    return (double)(l->num_tiles / at_once) + (l->num_tiles % at_once > 0 ? 1 : 0);
+}
+
+static double ns_of_copies(const struct matmul_cuda_layout *l, enum matmul_cuda_kind kind) {
+    const struct matmul_cuda_operand *const operands[] = {&l->a, &l->b, &l->b_up};
+    const bool is_planes = kind == MATMUL_BF16X6; // 6 bytes of 4
+    const double moved = is_planes ? 10.0 / 6 : 2;
+    double ns = 0;
+    for (int i = 0; i < TSRI_COUNT(operands); i++)
+        if (operands[i]->is_copied)
+            ns += (is_planes ? PLANES_NS : COPY_NS) +
+                  moved * (double)operands[i]->bytes / H200_BYTES_PER_NS;
+    return ns;
+}
+
+static double ns_of_splits(const struct matmul_problem *p, const struct matmul_cuda_layout *l) {
+    const double sums = (double)p->num_batches * (double)p->m * (double)l->partial_row *
+                        (p->b_up.data != NULL ? 2 : 1);
+    return l->num_splits > 1 ? SPLIT_NS + (double)l->num_splits * 8 * sums / H200_BYTES_PER_NS : 0;
+}
+
+// Parts of k whose sums are added in fp32.
+static double parts_of(const struct matmul_cuda_layout *l, double k) {
+    return k > 0 ? ceil(k / (l->blocks_of_part * l->tile->block_k)) : 1;
+}
+
+// Half of what follows the widest tile's products is there however wide a tile is.
+static double share_of_width(const struct matmul_cuda_tile *tile) {
+    return (256 + tile->block_n) / 512.0;
+}
+
+enum { RICH_NS = 4000, RICH_ACTIVATION_NS = 3000, PART_NS = 6000 };
+
+// What follows the products of a tile of 128 x 256 in 16 bits, beside what all have.
+static double ns_of_end(const struct matmul_problem *p, double parts) {
+    enum { BIAS_NS = 400, GELU_NS = 1950, ACTIVATION_NS = 1650 };
+    const bool is_active = p->activation != TSR_ACTIVATION_NONE;
+    const double sums = (parts - 1) * PART_NS;
+    if (!matmul_cuda_wgmma_is_short(p))
+        return RICH_NS + (is_active ? RICH_ACTIVATION_NS : 0) + sums;
+    return (p->bias != NULL ? BIAS_NS : 0) + sums +
+           (p->activation == TSR_ACTIVATION_GELU ? GELU_NS
+            : is_active                          ? ACTIVATION_NS
+                                                 : 0);
+}
+
+// Of 16 bits. Where warpgroups have turns, most of what follows the products is hidden, but for the last tile's.
+static double account_wgmma(const struct matmul_problem *p, const struct matmul_cuda_layout *l,
+                            const struct tsri_limits *limits) {
+    enum {
+        EARLY_NS = 430,
+        CLUSTER_NS = 700,
+        SHORT_K = 1024,
+        END_NS = 1480,
+        TURN_NS = 180,
+        FEW_OUTSIDE = 32
+    };
+    static const double at_once = 0.83, in_turns = 0.24, last = 0.7, outside_ns = 0.9;
+    const struct matmul_cuda_tile *tile = l->tile;
+    const double rounds = rounds_of(l, limits), k = (double)tsri_min(p->k, l->k_of_split);
+    const double more = ns_of_end(p, parts_of(l, k));
+    // Rows of the last tile that lie outside are copied more slowly than others.
+    const int64_t inside = p->m % tile->block_m;
+    const int64_t outside = inside > 0 ? tsri_max(tile->block_m - inside - FEW_OUTSIDE, 0) : 0;
+    double products = 2.0 * tile->block_m * tile->block_n * k / tile->rate;
+    // Blocks alone that are all at work at once do not wait for each other; nor do warpgroups with a short tile each.
+    const bool is_short = tile->in_turns && k <= SHORT_K;
+    if (tile->cluster == 0 && tile->block_n > 64 && rounds <= (is_short ? 2 : 1))
+        products *= at_once;
+    // The narrowest tile takes in all that it can get: of half as many blocks each gets more.
+    if (tile->block_n == 64 && 2 * l->num_tiles <= limits->num_sms) products *= 0.8;
+    const double after = tile->in_turns
+                             ? TURN_NS + more * in_turns
+                             : END_NS * share_of_width(tile) + more * (tile->block_n + 32) / 288.0;
+    return LAUNCH_NS - EARLY_NS + (tile->cluster > 1 ? CLUSTER_NS : 0) +
+           outside_ns * (double)outside * k / tile->block_k + ns_of_copies(l, MATMUL_WGMMA) +
+           rounds * (products + after) + (tile->in_turns ? (END_NS + more) * last : 0) +
+           ns_of_splits(p, l);
+}
+
+// Of fp32 by wgmma.
+static double account_f32(const struct matmul_problem *p, const struct matmul_cuda_layout *l,
+                          enum matmul_cuda_kind kind, const struct tsri_limits *limits) {
+    enum { END_NS = 1300, CLUSTER_NS = 1500, IN_TURNS = 8 };
+    const struct matmul_cuda_tile *tile = l->tile;
+    const double rounds = rounds_of(l, limits), k = (double)tsri_min(p->k, l->k_of_split);
+    const double products = 2.0 * tile->block_m * tile->block_n * k / tile->rate;
+    const double more = RICH_NS + (parts_of(l, k) - 1) * PART_NS +
+                        (p->activation != TSR_ACTIVATION_NONE ? RICH_ACTIVATION_NS : 0);
+    const double after = tile->in_turns ? more / IN_TURNS : (END_NS + more) * share_of_width(tile);
+    return LAUNCH_NS + (tile->cluster > 1 ? CLUSTER_NS : 0) + ns_of_copies(l, kind) +
+           rounds * (products + after) + (tile->in_turns ? END_NS : 0) + ns_of_splits(p, l);
+}
+
+// Nanoseconds, in doubles: products of sizes that each fit may not.
+static double account(const struct matmul_problem *p, const struct matmul_cuda_layout *l,
+                      enum matmul_cuda_kind kind, const struct tsri_limits *limits) {
+    if (kind == MATMUL_WGMMA) return account_wgmma(p, l, limits);
+    if (kind > MATMUL_WGMMA && kind != MATMUL_FP8) return account_f32(p, l, kind, limits);
+    const struct matmul_cuda_tile *tile = l->tile;
+    double k = (double)tsri_min(p->k, l->k_of_split), rounds = rounds_of(l, limits);
+    double of_tile = 2.0 * tile->block_m * tile->block_n * (k + 2 * tile->block_k) / tile->rate;
+    double num_blocks = rounds < tile->blocks_per_sm ? rounds : tile->blocks_per_sm;
+    // One tile alone leaves units of its multiprocessor idle.
+    double idle = 1 + 0.3 * (tile->blocks_per_sm - num_blocks) / tile->blocks_per_sm;
+    return LAUNCH_NS + of_tile * rounds * idle + ns_of_copies(l, kind) + ns_of_splits(p, l);
+}
+
+// b once, and what follows where k is split, as it mostly is.
+static double account_gemv(const struct matmul_problem *p) {
+    const double b = (double)tsr_dtype_bytes(p->b.dtype) * (double)p->num_batches * (double)p->n *
+                     (double)p->k * (p->b_up.data != NULL ? 2 : 1);
+    return LAUNCH_NS + SPLIT_NS + b / H200_BYTES_PER_NS;
+}
+
+// ---- The choice -------------------------------------------------------------------------------
+
+static const int splits[] = {1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, MAX_SPLITS};
+
+static bool is_f32_by_wgmma(enum matmul_cuda_kind kind) {
+    return kind == MATMUL_TF32 || kind == MATMUL_BF16X6;
+}
+
+// How many of them a product may have.
+static int num_splits_of(const struct matmul_problem *p, enum matmul_cuda_kind kind,
+                         const struct tsri_limits *limits) {
+    const bool can_split = is_f32_by_wgmma(kind)
+                               ? p->num_batches == 1 && p->b_up.data == NULL
+                               : kind < MATMUL_WGMMA && !matmul_is_fp8(p->a.dtype);
+    const bool may_split =
+        can_split && (limits->flags & TSR_BATCH_INVARIANT) == 0 && p->groups.starts.data == NULL;
+    int count = 1;
+    while (may_split && count < TSRI_COUNT(splits) && p->k / splits[count] >= MIN_SPLIT_K) count++;
+    return count;
+}
+
+static bool may_have(const struct matmul_problem *p, enum matmul_cuda_kind kind, int tile,
+                     const struct matmul_cuda_tile *t, int num_splits) {
+    if (is_f32_by_wgmma(kind) && num_splits > 1 &&
+        (t->cluster > 1 || p->k % (num_splits * t->block_k) > 0))
+        return false;
+    if (!matmul_cuda_has_tile(kind, tile, p->a.dtype)) return false;
+    if (t->cluster > 1 && p->m <= t->block_m) return false; // it needs two rows of tiles
+    if (kind == MATMUL_WGMMA && p->b_up.data != NULL && t->block_n % 128 != 0)
+        return false; // units of b and b_up come in pairs
+    return !matmul_is_fp8(p->a.dtype) || kind != MATMUL_FMA || tile == MATMUL_FMA_FP8_TILE;
+}
+
+// Without the time: every call goes through them. num_splits: of the product.
+static bool choice_of(const struct matmul_problem *p, enum matmul_cuda_kind kind, int num_splits,
+                      int index, struct matmul_cuda_choice *choice) {
+    int num_tiles;
+    const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(kind, &num_tiles);
+    const int tile = index / num_splits, wanted = splits[index % num_splits];
+    if (tile >= num_tiles) return false;
+    const struct matmul_cuda_tile *t = &tiles[tile];
+    const int64_t least = tsri_max(tsri_ceil_div(p->k, MATMUL_MAX_SPLIT_K), 1);
+    const bool has_clusters = kind >= MATMUL_WGMMA;
+    *choice = (struct matmul_cuda_choice){
+        .tile = tile,
+        .num_splits = tsri_max(wanted, least),
+        .block = {t->block_m, t->block_n,
+                  has_clusters && wanted == 1 ? tsri_max(t->cluster, 1)
+                  : has_clusters              ? 1 + wanted
+                                              : wanted},
+        .ns = may_have(p, kind, tile, t, wanted) ? 0 : (double)INFINITY};
+    return true;
+}
+
+static double ns_of(const struct matmul_problem *p, enum matmul_cuda_kind kind,
+                    const struct tsri_limits *limits, const struct matmul_cuda_choice *choice) {
+    const struct matmul_cuda_layout l =
+        matmul_cuda_layout(p, kind, choice->tile, choice->num_splits);
+    const bool has_room = l.shared_bytes <= limits->shared_bytes_per_block;
+    return has_room ? account(p, &l, kind, limits) : (double)INFINITY;
+}
+
+bool matmul_cuda_choice_of(const struct matmul_problem *p, enum matmul_cuda_kind kind,
+                           const struct tsri_limits *limits, int index,
+                           struct matmul_cuda_choice *choice) {
+    if (!choice_of(p, kind, num_splits_of(p, kind, limits), index, choice)) return false;
+    if (isfinite(choice->ns)) choice->ns = ns_of(p, kind, limits, choice);
+    return true;
+}
+
+bool matmul_cuda_is_asked(const struct tsri_limits *limits, const int64_t block[3]) {
+    for (int i = 0; i < 3; i++)
+        if (limits->block[i] > 0 && limits->block[i] != block[i]) return false;
+    return true;
+}
+
+// The least of those that a row asks for, where one does and they may be had; else of all. The last tile where none has room.
+static struct matmul_cuda_choice choose(const struct matmul_problem *p, enum matmul_cuda_kind kind,
+                                        const struct tsri_limits *limits) {
+    const int num_splits = num_splits_of(p, kind, limits);
+    struct matmul_cuda_choice best = {.ns = INFINITY}, c;
+    for (int is_free = limits->block[0] == 0; is_free < 2 && isinf(best.ns); is_free++)
+        for (int i = 0; choice_of(p, kind, num_splits, i, &c); i++) {
+            if (isinf(c.ns) || (!is_free && !matmul_cuda_is_asked(limits, c.block))) continue;
+            c.ns = ns_of(p, kind, limits, &c);
+            if (c.ns < best.ns) best = c;
+        }
+    if (isfinite(best.ns)) return best;
+    int num_tiles;
+    (void)matmul_cuda_tiles(kind, &num_tiles);
+    (void)choice_of(p, kind, num_splits, (num_tiles - 1) * num_splits, &best);
+    const struct matmul_cuda_layout l = matmul_cuda_layout(p, kind, best.tile, best.num_splits);
+    best.ns = account(p, &l, kind, limits);
+    return best;
+}
+
+double matmul_cuda_ns(const struct matmul_problem *p, enum matmul_cuda_kind kind,
+                      const struct tsri_limits *limits) {
+    return kind == MATMUL_GEMV ? account_gemv(p) : choose(p, kind, limits).ns;
+}
+
+static void plan(const void *problem, enum matmul_cuda_kind kind, const struct tsri_limits *limits,
+                 struct tsri_plan *plan) {
+    const struct matmul_problem *p = problem;
+    const struct matmul_cuda_choice c = choose(p, kind, limits);
+    struct matmul_cuda_layout l = matmul_cuda_layout(p, kind, c.tile, c.num_splits);
+    plan->block_m = l.tile->block_m;
+    plan->block_n = l.tile->block_n;
+    plan->block_k = c.tile;
+    plan->grain = c.num_splits;
+    plan->num_tasks = tsri_min(l.num_tiles, MAX_BLOCKS);
+    plan->workspace_bytes = l.workspace_bytes;
+}
+
+void matmul_cuda_plan_fma(const void *problem, const struct tsri_limits *limits,
+                          struct tsri_plan *p) {
+    plan(problem, MATMUL_FMA, limits, p);
+}
+
+void matmul_cuda_plan_mma(const void *problem, const struct tsri_limits *limits,
+                          struct tsri_plan *p) {
+    plan(problem, MATMUL_MMA, limits, p);
+}
+
+// As many blocks as there are multiprocessors: they take tile after tile.
+static void plan_ring(const void *problem, enum matmul_cuda_kind kind,
+                      const struct tsri_limits *limits, struct tsri_plan *p) {
+    plan(problem, kind, limits, p);
+    const struct matmul_cuda_layout l =
+        matmul_cuda_layout(problem, kind, (int)p->block_k, p->grain);
+    const int64_t cluster = tsri_max(l.tile->cluster, 1);
+    const int64_t of_block = p->block_m * p->block_n * (l.tile->in_turns ? 2 : 1);
+    p->num_tasks = tsri_min(l.num_tiles, tsri_max(limits->num_sms / cluster, 1)) * cluster;
+    if (l.has_sums) p->workspace_bytes += (size_t)(p->num_tasks * of_block) * sizeof(float);
+}
+
+void matmul_cuda_plan_wgmma(const void *problem, const struct tsri_limits *limits,
+                            struct tsri_plan *p) {
+    plan_ring(problem, MATMUL_WGMMA, limits, p);
+}
+
+void matmul_cuda_plan_fp8(const void *problem, const struct tsri_limits *limits,
+                          struct tsri_plan *p) {
+    plan_ring(problem, MATMUL_FP8, limits, p);
+}
+
+void matmul_cuda_plan_tf32(const void *problem, const struct tsri_limits *limits,
+                           struct tsri_plan *p) {
+    plan_ring(problem, MATMUL_TF32, limits, p);
+}
+
+void matmul_cuda_plan_bf16x6(const void *problem, const struct tsri_limits *limits,
+                             struct tsri_plan *p) {
+    plan_ring(problem, MATMUL_BF16X6, limits, p);
+}
+
+// Which of gemv's tiles its b asks for.
+static int gemv_tile(const struct matmul_problem *p, const struct matmul_cuda_layout *l) {
+    return !l->b.is_mn ? 0 : p->b.dtype == TSR_F32 ? 2 : 1;
+}
+
+void matmul_cuda_plan_gemv(const void *problem, const struct tsri_limits *limits,
+                           struct tsri_plan *plan) {
+    const struct matmul_problem *p = problem;
+    struct matmul_cuda_layout l = matmul_cuda_layout(p, MATMUL_GEMV, 0, 1);
+    int tile = gemv_tile(p, &l);
+    l = matmul_cuda_layout(p, MATMUL_GEMV, tile, 1);
+    // Two blocks for each multiprocessor, as long as there is k for them.
+    int64_t enough = 2 * (int64_t)limits->num_sms / tsri_max(l.num_tiles, 1);
+    int64_t most = p->k / (l.b.is_mn ? 2 * l.tile->block_k : l.tile->block_k);
+    int64_t least =
+        tsri_max(tsri_ceil_div(p->k, p->m == 1 ? GEMV_K * MATMUL_GEMV_ROWS : GEMV_K), 1);
+    plan->grain = tsri_max(tsri_min(tsri_min(enough, most), MAX_SPLITS), least);
+    l = matmul_cuda_layout(p, MATMUL_GEMV, tile, plan->grain);
+    plan->block_m = l.tile->block_m;
+    plan->block_n = l.tile->block_n;
+    plan->block_k = tile;
+    plan->num_tasks = tsri_min(l.num_tiles, MAX_BLOCKS);
+    plan->workspace_bytes = l.workspace_bytes;
+}

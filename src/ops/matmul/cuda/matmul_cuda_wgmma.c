@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matmul on Hopper by wgmma: what the copy engine can take as it lies, and the launch.
+#include "cuda/cuda_tensor_map.h"
+#include "ops/matmul/cuda/matmul_cuda.h"
+#include "ops/matmul/cuda/matmul_wgmma_params.h"
+
+static const char op_name[] = "matmul_forward";
+
+enum {
+    UNIT = 64,          // lines and columns of a box of a and b, columns of one of c
+    C_LINES = 16,       // of a box of c
+    GROUP_ROWS = 2048,  // rows of c that are gone over together, column by column
+    MAX_SIZE = 1 << 30, // of m and n: coordinates are 32-bit
+    MAX_K = 1 << 28,    // MATMUL_MAX_SPLIT_K: k is not split
+    MAX_TILES = 1 << 30,
+};
+
+// ---- Maps -------------------------------------------------------------------------------------
+
+bool matmul_cuda_map_lines(const struct matmul_problem *p, const int64_t *batch, int64_t width,
+                           int64_t lines, int64_t line, struct tsri_tensor_map_args *args,
+                           int is_batched[MATMUL_MAX_BATCH_DIMS]) {
+    if (lines <= 1) line = (int64_t)tsri_round_up((size_t)width, (size_t)args->box[0]);
+    args->size[0] = width;
+    args->size[1] = lines;
+    args->stride[0] = 1;
+    args->stride[1] = line;
+    args->is_swizzled = true;
+    for (int i = 0; i < MATMUL_MAX_BATCH_DIMS; i++) {
+        int dim = TSRI_TENSOR_MAP_RANK - 1 - i;
+        is_batched[i] = p->batch[i] > 1 && batch[i] != 0;
+        args->size[dim] = is_batched[i] ? p->batch[i] : 1;
+        args->stride[dim] = is_batched[i] ? batch[i] : line;
+    }
+    return line >= width && tsri_tensor_map_fits(args);
+}
+
+// An operand, or its copy, which may not be there yet.
+static bool map_operand(const struct matmul_problem *p, const struct matmul_matrix *t,
+                        const struct matmul_cuda_operand *o, const void *copy,
+                        struct tsri_tensor_map_args *args, int is_batched[MATMUL_MAX_BATCH_DIMS]) {
+    *args = (struct tsri_tensor_map_args){
+        .data = o->is_copied ? copy : t->data, .dtype = t->dtype, .box = {UNIT, UNIT, 1, 1, 1}};
+    return matmul_cuda_map_lines(p, o->is_copied ? o->batch : t->batch, o->width, o->lines, o->line,
+                                 args, is_batched);
+}
+
+// c and residual, 128 bytes of 16 rows at a time. A store touches all of 16 bytes of which it has the first.
+bool matmul_cuda_map_rows(const struct matmul_problem *p, const struct matmul_matrix *t,
+                          struct tsri_tensor_map_args *args) {
+    int is_batched[MATMUL_MAX_BATCH_DIMS];
+    const int64_t element = (int64_t)tsr_dtype_bytes(t->dtype);
+    *args = (struct tsri_tensor_map_args){
+        .data = t->data, .dtype = t->dtype, .box = {(int)(128 / element), C_LINES, 1, 1, 1}};
+    bool fits = p->n * element % 16 == 0 &&
+                matmul_cuda_map_lines(p, t->batch, p->n, p->m, t->row, args, is_batched);
+    for (int i = 0; i < MATMUL_MAX_BATCH_DIMS; i++) // the kernel counts along all of c's dimensions
+        fits = fits && (p->batch[i] == 1 || is_batched[i]);
+    return fits;
+}
+
+// Where c has a map.
+static int end_of(const struct matmul_problem *p) {
+    if (p->c.dtype != p->a.dtype || p->b_up.data != NULL || p->residual.data != NULL ||
+        p->is_accumulating)
+        return MATMUL_END_RICH;
+    return p->activation == TSR_ACTIVATION_NONE && p->bias == NULL ? MATMUL_END_PLAIN
+                                                                   : MATMUL_END_ACTIVATED;
+}
+
+bool matmul_cuda_wgmma_is_short(const struct matmul_problem *p) {
+    struct tsri_tensor_map_args map;
+    return end_of(p) != MATMUL_END_RICH && matmul_cuda_map_rows(p, &p->c, &map);
+}
+
+bool matmul_cuda_wgmma_serves(const void *problem, const struct tsri_limits *limits) {
+    const struct matmul_problem *p = problem;
+    struct tsri_tensor_map_args map;
+    int is_batched[MATMUL_MAX_BATCH_DIMS];
+    if (limits->cuda_arch != 90 || limits->shared_bytes_per_block < MATMUL_WGMMA_SHARED_BYTES)
+        return false;
+    if (p->a.dtype != TSR_BF16 && p->a.dtype != TSR_F16) return false;
+    if (p->groups.starts.data != NULL) return false;
+    if (p->m < 1 || p->n < 1 || p->k < 1 || p->num_batches < 1) return false;
+    if (p->m > MAX_SIZE || p->n > MAX_SIZE || p->k > MAX_K) return false;
+    const struct matmul_cuda_layout l = matmul_cuda_layout(p, MATMUL_WGMMA, 0, 1);
+    if (tsri_ceil_div(p->m, 2 * UNIT) * tsri_ceil_div(p->n, UNIT) > MAX_TILES / p->num_batches)
+        return false;
+    const void *copy = (const void *)(uintptr_t)256; // aligned as that of the workspace will be
+    return map_operand(p, &p->a, &l.a, copy, &map, is_batched) &&
+           map_operand(p, &p->b, &l.b, copy, &map, is_batched) &&
+           (p->b_up.data == NULL || map_operand(p, &p->b_up, &l.b_up, copy, &map, is_batched));
+}
+
+// ---- Kernels ----------------------------------------------------------------------------------
+
+static struct tsri_cuda_program program_of(const struct matmul_cuda_tile *tile, tsr_dtype dtype,
+                                           bool a_is_mn, bool b_is_mn) {
+    return (struct tsri_cuda_program){.source = "ops/matmul/cuda/matmul_wgmma_sm90.cu",
+                                      .entry = "matmul_wgmma",
+                                      .num_defines = 7,
+                                      .defines = {{"DTYPE", (int)dtype},
+                                                  {"BLOCK_M", tile->block_m},
+                                                  {"BLOCK_N", tile->block_n},
+                                                  {"STAGES", tile->stages},
+                                                  {"IN_TURNS", tile->in_turns},
+                                                  {"A_IS_MN", a_is_mn},
+                                                  {"B_IS_MN", b_is_mn}}};
+}
+
+bool matmul_cuda_wgmma_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program) {
+    enum { LAYOUTS = 4 };
+    int num_tiles;
+    const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(MATMUL_WGMMA, &num_tiles);
+    for (int i = 0; i < num_tiles * LAYOUTS; i++) {
+        if (tiles[i / LAYOUTS].cluster > 1) continue; // the same kernel as without
+        if ((*index)-- > 0) continue;
+        *program = program_of(&tiles[i / LAYOUTS], dtype, i & 1, i & 2);
+        // Both transposed: neither a layer nor its gradients. f16 where tiles are few, and what cuda-split mostly serves.
+        const int block_n = tiles[i / LAYOUTS].block_n;
+        program->is_rare = i % LAYOUTS == 1 || (block_n % 128 != 0 && dtype == TSR_F16) ||
+                           (block_n == 192 && i % 2 == 0);
+        return true;
+    }
+    return false;
+}
+
+tsr_status matmul_cuda_wgmma_prepare(tsr_context *ctx, const void *problem,
+                                     const struct tsri_plan *plan) {
+    const struct matmul_problem *p = problem;
+    const struct matmul_cuda_layout l =
+        matmul_cuda_layout(p, MATMUL_WGMMA, (int)plan->block_k, plan->grain);
+    const struct tsri_cuda_program program = program_of(l.tile, p->a.dtype, l.a.is_mn, l.b.is_mn),
+                                   copy = matmul_cuda_copy_program(p->a.dtype);
+    if (l.a.is_copied || l.b.is_copied || l.b_up.is_copied)
+        TSRI_TRY(tsri_cuda_prepare(op_name, tsri_context_queue(ctx), &copy));
+    return tsri_cuda_prepare(op_name, tsri_context_queue(ctx), &program);
+}
+
+// Copies operands where they must be, and makes the maps.
+static tsr_status map_all(tsr_context *ctx, const struct matmul_problem *p,
+                          const struct matmul_cuda_layout *l, char *workspace,
+                          struct matmul_wgmma_params *params) {
+    const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
+    char *b = workspace + l->b_at, *b_up = workspace + l->b_up_at;
+    struct tsri_tensor_map_args map;
+    struct matmul_operand unused;
+    TSRI_TRY(matmul_cuda_place(ctx, p, &p->a, p->a.row, p->a.col, &l->a, workspace, &unused));
+    TSRI_TRY(matmul_cuda_place(ctx, p, &p->b, p->b.col, p->b.row, &l->b, b, &unused));
+    TSRI_TRY(matmul_cuda_place(ctx, p, &p->b_up, p->b_up.col, p->b_up.row, &l->b_up, b_up,
+                               &params->matmul.b_up));
+    (void)map_operand(p, &p->a, &l->a, workspace, &map, params->a_batch);
+    TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params->a));
+    (void)map_operand(p, &p->b, &l->b, b, &map, params->b_batch);
+    TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params->b));
+    if (p->b_up.data != NULL) {
+        (void)map_operand(p, &p->b_up, &l->b_up, b_up, &map, params->b_up_batch);
+        TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params->b_up));
+    }
+    params->has_c_map = matmul_cuda_map_rows(p, &p->c, &map);
+    if (!params->has_c_map) return TSR_OK;
+    params->end = end_of(p);
+    TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params->c));
+    params->has_residual_map = p->residual.data != NULL && p->residual.dtype == p->a.dtype &&
+                               p->c.dtype == p->a.dtype &&
+                               matmul_cuda_map_rows(p, &p->residual, &map);
+    return params->has_residual_map ? tsri_cuda_queue_map(op_name, queue, &map, &params->residual)
+                                    : TSR_OK;
+}
+
+struct matmul_wgmma_params matmul_cuda_wgmma_params(const struct matmul_problem *p,
+                                                    const struct matmul_cuda_layout *l,
+                                                    char *workspace) {
+    const int cluster = (int)tsri_max(l->tile->cluster, 1);
+    struct matmul_wgmma_params params = {
+        .matmul = {.tiles_m = l->tiles_m,
+                   .tiles_n = l->tiles_n,
+                   .num_splits = 1,
+                   .group_m = GROUP_ROWS / (l->tile->block_m * cluster)},
+        .sums = l->has_sums ? (float *)(void *)(workspace + l->workspace_bytes) : NULL,
+        .num_tiles = (unsigned)l->num_tiles,
+        .blocks_of_part = l->blocks_of_part,
+        .cluster = cluster,
+    };
+    matmul_cuda_set_output(p, &params.matmul);
+    return params;
+}
+
+tsr_status matmul_cuda_wgmma_launch(tsr_context *ctx, const struct tsri_cuda_program *program,
+                                    const struct tsri_plan *plan,
+                                    const struct matmul_cuda_layout *l,
+                                    const struct matmul_wgmma_params *params) {
+    const struct tsri_cuda_launch launch = {
+        .num_blocks = plan->num_tasks,
+        .num_threads = l->tile->num_threads,
+        .shared_bytes = l->shared_bytes,
+        .cluster_blocks = l->tile->cluster,
+        .is_early = true,
+        .params = params,
+    };
+    return tsri_cuda_launch(op_name, tsri_context_queue(ctx), program, &launch);
+}
+
+tsr_status matmul_cuda_wgmma_run(tsr_context *ctx, const void *problem,
+                                 const struct tsri_plan *plan, void *workspace) {
+    const struct matmul_problem *p = problem;
+    const struct matmul_cuda_layout l =
+        matmul_cuda_layout(p, MATMUL_WGMMA, (int)plan->block_k, plan->grain);
+    struct matmul_wgmma_params params = matmul_cuda_wgmma_params(p, &l, workspace);
+    if (p->c.dtype != TSR_F32)
+        params.matmul.alpha *= 1 + matmul_wgmma_drift(l.blocks_of_part * l.tile->block_k) / 2;
+    TSRI_TRY(map_all(ctx, p, &l, workspace, &params));
+    const struct tsri_cuda_program program = program_of(l.tile, p->a.dtype, l.a.is_mn, l.b.is_mn);
+    return matmul_cuda_wgmma_launch(ctx, &program, plan, &l, &params);
+}

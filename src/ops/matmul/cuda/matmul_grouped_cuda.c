@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// Grouped matmul on CUDA: which variant serves, and the launch of the one that is only its own, wgmma on Hopper. It takes tiles
+// from the groups' offsets on the device, which the host never sees.
+#include "cuda/cuda_tensor_map.h"
+#include "ops/matmul/cuda/matmul_cuda.h"
+#include "ops/matmul/matmul_grouped_params.h"
+#include "ops/matmul/matmul_groups.h"
+
+enum {
+    BLOCK_M = 128, // as in matmul_grouped_sm90.cu, as are the next four
+    BLOCK_N = 256,
+    BLOCK_K = 64,
+    THREADS = 384,
+    SHARED_BYTES = (BLOCK_M + BLOCK_N) * BLOCK_K * 2 * 4 + 8 * 4096 + 128,
+    UNIT = 64,           // lines and columns of a box of a and b
+    C_LINES = 16,        // of a box of c
+    GROUP_M = 16,        // rows of tiles that are gone over together, column by column
+    PROMOTE = 8192,      // columns of k in a part, for c of 16 bits
+    PROMOTE_F32 = 2048,  // and of fp32, beside which the sums' drift counts
+    MAX_SIZE = 1 << 28,  // offsets within a group are 32-bit
+    MAX_TILES = 1 << 30, //
+    FEW_ROWS = 32,
+    LEAST_WORK = 1 << 22, // multiplications, below which cuda-mma's small tiles spread better
+};
+
+// ---- Which variant ------------------------------------------------------------------------------
+
+static bool is_grouped_size(const struct matmul_problem *p) {
+    return p->m <= MAX_SIZE && p->k <= MAX_SIZE && p->num_batches <= MAX_SIZE;
+}
+
+bool matmul_grouped_fma_serves(const void *problem, const struct tsri_limits *limits) {
+    return matmul_cuda_fma_serves(problem, limits) && is_grouped_size(problem);
+}
+
+bool matmul_grouped_mma_serves(const void *problem, const struct tsri_limits *limits) {
+    return matmul_cuda_mma_serves(problem, limits) && is_grouped_size(problem);
+}
+
+// Boxes of 128 bytes of some lines of `width` elements, `line` apart, in the groups' matrices or in the one of all: whether
+// there is such a map.
+static bool map_lines(const struct matmul_problem *p, const struct matmul_matrix *t,
+                      bool has_groups, int64_t width, int64_t lines, int64_t line, int box_lines,
+                      struct tsri_tensor_map_args *args) {
+    if (lines <= 1) line = (int64_t)tsri_round_up((size_t)width, UNIT);
+    bool is_stack = has_groups && p->num_batches > 1;
+    *args = (struct tsri_tensor_map_args){
+        .data = t->data,
+        .dtype = t->dtype,
+        .size = {width, lines, is_stack ? p->num_batches : 1, 1, 1},
+        .stride = {1, line, is_stack ? t->batch[2] : line, line, line},
+        .box = {128 / (int)tsr_dtype_bytes(t->dtype), box_lines, 1, 1, 1},
+        .is_swizzled = true,
+    };
+    return line >= width && tsri_tensor_map_fits(args);
+}
+
+static bool map_operand(const struct matmul_problem *p, const struct matmul_matrix *t,
+                        const struct matmul_cuda_operand *o, bool is_b,
+                        struct tsri_tensor_map_args *args) {
+    bool has_groups = p->groups.are_counts || (is_b && !p->groups.are_depths);
+    return !o->is_copied && map_lines(p, t, has_groups, o->width, o->lines, o->line, UNIT, args);
+}
+
+// c by the copy engine. A store touches all of 16 bytes of which it has the first.
+static bool map_c(const struct matmul_problem *p, struct tsri_tensor_map_args *args) {
+    bool has_groups = p->groups.are_counts || p->groups.are_depths;
+    return p->n * (int64_t)tsr_dtype_bytes(p->c.dtype) % 16 == 0 &&
+           map_lines(p, &p->c, has_groups, p->n, p->m, p->c.row, C_LINES, args);
+}
+
+bool matmul_grouped_wgmma_serves(const void *problem, const struct tsri_limits *limits) {
+    const struct matmul_problem *p = problem;
+    struct tsri_tensor_map_args map;
+    if (limits->cuda_arch != 90 || limits->shared_bytes_per_block < SHARED_BYTES) return false;
+    if (p->a.dtype != TSR_BF16 && p->a.dtype != TSR_F16) return false;
+    if (p->m < 1 || p->n < 1 || p->k < 1 || p->num_batches < 1 || !is_grouped_size(p)) return false;
+    bool is_one = matmul_has_packed_rows(p);
+    int64_t rows = tsri_ceil_div(p->m, BLOCK_M), stacks = p->num_batches;
+    double tiles = (double)(is_one ? rows + stacks : rows * stacks) * (double)p->n / UNIT;
+    if (p->n > MAX_TILES || tiles > MAX_TILES) return false;
+    const struct matmul_cuda_layout l = matmul_cuda_layout(p, MATMUL_WGMMA, 0, 1);
+    return map_operand(p, &p->a, &l.a, false, &map) && map_operand(p, &p->b, &l.b, true, &map) &&
+           (p->b_up.data == NULL || map_operand(p, &p->b_up, &l.b_up, true, &map));
+}
+
+// Few rows of c and much of b: cuda-mma's small tiles read it faster, up to 32 rows of a group of equal ones. The two cut
+// their sums at different places, so what a batch must not change is not chosen by its size.
+const char *matmul_grouped_cuda_prefer(const struct matmul_problem *p,
+                                       const struct tsri_limits *limits) {
+    double work = (double)p->m * (double)p->n * (double)p->k;
+    int64_t rows = p->m;
+    if (p->groups.are_counts) work *= (double)p->num_batches;
+    if (matmul_has_packed_rows(p)) rows /= tsri_max(p->num_batches, 1);
+    bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
+    if ((is_invariant || (work >= LEAST_WORK && rows > FEW_ROWS)) &&
+        matmul_grouped_wgmma_serves(p, limits))
+        return "cuda-wgmma";
+    return matmul_grouped_mma_serves(p, limits) ? "cuda-mma" : "cuda-fma";
+}
+
+// ---- Kernels ----------------------------------------------------------------------------------
+
+static struct tsri_cuda_program program_of(tsr_dtype dtype, bool a_is_mn, bool b_is_mn) {
+    return (struct tsri_cuda_program){
+        .source = "ops/matmul/cuda/matmul_grouped_sm90.cu",
+        .entry = "matmul_grouped",
+        .num_defines = 3,
+        .defines = {{"DTYPE", (int)dtype}, {"A_IS_MN", a_is_mn}, {"B_IS_MN", b_is_mn}}};
+}
+
+bool matmul_grouped_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
+    if (cuda_arch != 90 || index >= 4) return false;
+    *program = program_of(index & 1 ? TSR_F16 : TSR_BF16, false, index & 2);
+    return true;
+}
+
+bool matmul_grouped_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
+    if (cuda_arch != 90 || index >= 2) return false;
+    *program = program_of(index & 1 ? TSR_F16 : TSR_BF16, true, true);
+    program->is_rare = index & 1;
+    return true;
+}
+
+// ---- Plan and launch ----------------------------------------------------------------------------
+
+static int k_of_part(const struct matmul_problem *p) {
+    return p->c.dtype == TSR_F32 ? PROMOTE_F32 : PROMOTE;
+}
+
+// As many blocks as there are multiprocessors: they take tile after tile.
+void matmul_grouped_plan_wgmma(const void *problem, const struct tsri_limits *limits,
+                               struct tsri_plan *plan) {
+    const struct matmul_problem *p = problem;
+    int64_t rows = tsri_ceil_div(p->m, BLOCK_M);
+    rows = matmul_has_packed_rows(p) ? rows + p->num_batches : rows * p->num_batches;
+    plan->block_m = BLOCK_M;
+    plan->block_n = BLOCK_N;
+    plan->block_k = BLOCK_K;
+    plan->num_tasks = tsri_min(rows * tsri_ceil_div(p->n, BLOCK_N / (p->b_up.data != NULL ? 2 : 1)),
+                               tsri_max(limits->num_sms, 1));
+    if (p->k > k_of_part(p))
+        plan->workspace_bytes = (size_t)(plan->num_tasks * BLOCK_M * BLOCK_N) * sizeof(float);
+}
+
+static const char *op_of(const struct matmul_problem *p) {
+    return p->groups.are_depths ? "matmul_grouped_backward" : "matmul_grouped_forward";
+}
+
+tsr_status matmul_grouped_wgmma_prepare(tsr_context *ctx, const void *problem,
+                                        const struct tsri_plan *plan) {
+    const struct matmul_problem *p = problem;
+    (void)plan;
+    const struct matmul_cuda_layout l = matmul_cuda_layout(p, MATMUL_WGMMA, 0, 1);
+    const struct tsri_cuda_program program = program_of(p->a.dtype, l.a.is_mn, l.b.is_mn);
+    return tsri_cuda_prepare(op_of(p), tsri_context_queue(ctx), &program);
+}
+
+tsr_status matmul_grouped_wgmma_run(tsr_context *ctx, const void *problem,
+                                    const struct tsri_plan *plan, void *workspace) {
+    const struct matmul_problem *p = problem;
+    const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
+    const struct matmul_cuda_layout l = matmul_cuda_layout(p, MATMUL_WGMMA, 0, 1);
+    struct tsri_tensor_map_args map;
+    bool is_gated = p->b_up.data != NULL;
+    struct matmul_grouped_params params = {
+        .matmul = {.tiles_m = tsri_ceil_div(p->m, BLOCK_M),
+                   .tiles_n = tsri_ceil_div(p->n, is_gated ? BLOCK_N / 2 : BLOCK_N),
+                   .num_splits = 1,
+                   .group_m = GROUP_M},
+        .sums = workspace,
+        .blocks_of_part = k_of_part(p) / BLOCK_K,
+    };
+    matmul_cuda_set_output(p, &params.matmul);
+    (void)map_operand(p, &p->a, &l.a, false, &map);
+    TSRI_TRY(tsri_cuda_queue_map(op_of(p), queue, &map, &params.a));
+    (void)map_operand(p, &p->b, &l.b, true, &map);
+    TSRI_TRY(tsri_cuda_queue_map(op_of(p), queue, &map, &params.b));
+    if (is_gated) {
+        params.matmul.b_up.data = p->b_up.data;
+        (void)map_operand(p, &p->b_up, &l.b_up, true, &map);
+        TSRI_TRY(tsri_cuda_queue_map(op_of(p), queue, &map, &params.b_up));
+    }
+    params.has_c_map = map_c(p, &map);
+    params.is_plain = p->c.dtype == p->a.dtype && p->activation == TSR_ACTIVATION_NONE &&
+                      p->bias == NULL && !is_gated;
+    if (params.has_c_map) TSRI_TRY(tsri_cuda_queue_map(op_of(p), queue, &map, &params.c));
+    const struct tsri_cuda_program program = program_of(p->a.dtype, l.a.is_mn, l.b.is_mn);
+    const struct tsri_cuda_launch launch = {
+        .num_blocks = plan->num_tasks,
+        .num_threads = THREADS,
+        .shared_bytes = SHARED_BYTES,
+        .is_early = true,
+        .params = &params,
+    };
+    return tsri_cuda_launch(op_of(p), queue, &program, &launch);
+}

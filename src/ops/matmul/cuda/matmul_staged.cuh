@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a warp's accumulators to c in tiles of 16 rows of 128 bytes in shared memory: 64 columns of 16 bits, or 32 of fp32. Two
+// tiles take turns: one is filled while the copy engine has the other. For kernels of matmul_stages.cuh, which define first
+//     PICKED: eights of columns that their epilogue takes out of the accumulators at a time
+#ifndef TSRI_MATMUL_STAGED_CUH
+#define TSRI_MATMUL_STAGED_CUH
+
+#include "cuda/device/activation.cuh"
+#include "cuda/device/mma.cuh"
+#include "ops/matmul/cuda/matmul_stages.cuh"
+#include "ops/matmul/cuda/matmul_wgmma_params.h"
+
+#ifndef PICKED
+#error "PICKED is not defined"
+#endif
+
+// The same number, of which the compiler knows nothing: what follows from it is found again instead of being kept.
+DEVICE int forgotten(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
+// ---- In registers -------------------------------------------------------------------------------
+
+#define EACH_VALUE(i) _Pragma("unroll") for (int i = 0; i < 4 * PICKED; i++)
+
+// Accumulators times alpha, and what a column adds, of number `number` of PICKED eights; which, the code does not know.
+// Instructions that differ, and that the compiler cannot see through, keep it from selecting each accumulator from all, or from
+// keeping all in memory.
+#define PICK(n)                                                                                    \
+    EACH_VALUE(i)                                                                                  \
+    asm volatile("fma.rn.f32 %0, %1, %2, %3; // " #n                                               \
+                 : "=f"(v[i / 4][i % 4])                                                           \
+                 : "f"(acc[(n)*PICKED / EIGHTS][(n)*PICKED % EIGHTS + i / 4][i % 4]), "f"(alpha),  \
+                   "f"(add[i / 4][i % 2]))
+#define PICK_CASE(n)                                                                               \
+    case n:                                                                                        \
+        if (n < PICKS - 1) {                                                                       \
+            PICK(n % PICKS);                                                                       \
+            break;                                                                                 \
+        }
+DEVICE void pick(float v[PICKED][4], float acc[TILES_M][EIGHTS][4], int number, float alpha,
+                 float (*add)[2]) {
+    enum { PICKS = TILES_M * EIGHTS / PICKED };
+    static_assert(PICKS <= 8, "there is no case for each");
+    switch (number) {
+        PICK_CASE(0)
+        PICK_CASE(1)
+        PICK_CASE(2)
+        PICK_CASE(3)
+        PICK_CASE(4)
+        PICK_CASE(5)
+        PICK_CASE(6)
+    default: PICK(PICKS - 1);
+    }
+}
+
+#define ACTIVATE_ALL(of, kind)                                                                     \
+    case kind:                                                                                     \
+        EACH_VALUE(i) v[i / 4][i % 4] = of(kind, v[i / 4][i % 4]);                                 \
+        break
+#define ACTIVATE_KINDS(of)                                                                         \
+    switch (kind) {                                                                                \
+        ACTIVATE_ALL(of, ACTIVATION_GELU);                                                         \
+        ACTIVATE_ALL(of, ACTIVATION_GELU_TANH);                                                    \
+        ACTIVATE_ALL(of, ACTIVATION_SILU);                                                         \
+        ACTIVATE_ALL(of, ACTIVATION_RELU);                                                         \
+    }
+DEVICE void activate_all(float v[PICKED][4], int kind, int is_f32) {
+#if DTYPE == DTYPE_F32
+    ACTIVATE_KINDS(activate);
+#else
+    if (is_f32) {
+        ACTIVATE_KINDS(activate);
+    } else {
+        ACTIVATE_KINDS(activate_rounded);
+    }
+#endif
+}
+
+// ---- To a tile ----------------------------------------------------------------------------------
+
+// 16 columns in 16 bits; to: of matmul_wgmma_piece(lane % 16, their first piece + lane / 16).
+DEVICE void stage_halves(unsigned to, float (*v)[4]) {
+    unsigned x[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) x[j] = pair_of_floats(v[j / 2][j % 2 * 2], v[j / 2][j % 2 * 2 + 1]);
+    store_matrices(to, x);
+}
+
+// 32 columns of floats.
+DEVICE void stage_floats(unsigned tile, float (*v)[4], int lane) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int row = lane / 4 + i % 2 * 8, piece = i / 2 * 2 + lane % 4 / 2;
+        const float *x = v[i / 2] + i % 2 * 2;
+        store_pair(tile + matmul_wgmma_piece(row, piece) + lane % 2 * 8, x[0], x[1]);
+    }
+}
+
+// ---- To c ---------------------------------------------------------------------------------------
+
+// By the copy engine, to `at` of its map.
+DEVICE void send_tile(unsigned tile, const struct tensor_map *c, const int at[5],
+                      int is_accumulating) {
+    tma_see_shared();
+    __syncwarp();
+    if (!elect_one()) return;
+    if (is_accumulating)
+        tma_add(tile, c, at);
+    else
+        tma_store(tile, c, at);
+}
+
+#endif

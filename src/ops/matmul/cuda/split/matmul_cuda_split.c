@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matmul on Hopper with k split over the blocks of a cluster: which products it serves, its tiles and splits, the launch.
+#include <math.h>
+
+#include "cuda/cuda_tensor_map.h"
+#include "ops/matmul/cuda/matmul_cuda.h"
+#include "ops/matmul/cuda/matmul_wgmma_params.h"
+#include "ops/matmul/cuda/split/matmul_split_layout.h"
+
+static const char op_name[] = "matmul_forward";
+
+enum {
+    UNIT = MATMUL_SPLIT_COLS,
+    LEAST_ROWS = 16, // of a tile
+    LEAST_K = 128,   // columns of k that are worth a split of their own
+    MAX_K = 1 << 28,
+    MOST_OF_SUM = 16384, // columns of k that tensor cores add for c of 16 bits, as cuda-wgmma's do
+    MAX_SIZE = 1 << 30,  // of m and n: coordinates are 32-bit
+    MAX_BLOCKS = 1 << 30,
+    FEW_ROWS = 256,
+};
+
+// ---- Tiles and splits ---------------------------------------------------------------------------
+
+static const int all_rows[] = {16, 32, 48, 64, 72, 96, 128, 144}; // of a tile
+static const int all_clusters[] = {1, 2, 3, 4, MATMUL_SPLIT_MOST_SPLITS, 210, 120, 220, 240, 420};
+enum { ONE_UNIT, TWO_UNITS, EVEN, NUM_WIDTHS }; // 64 or 128 columns of a tile, or even shares
+
+struct ways {
+    bool a_is_mn, b_is_mn;
+};
+
+// Shares of an operand begin at whole eights of lines, or are whole boxes.
+static bool may_share(const struct matmul_problem *p, struct ways ways, int rows, int cols,
+                      int cluster) {
+    const int below = cluster / MATMUL_SPLIT_BELOW % 10, beside = cluster / MATMUL_SPLIT_BESIDE;
+    if (rows == 144 || p->b_up.data != NULL || p->m <= rows * (below - 1) ||
+        p->n <= cols * (beside - 1))
+        return false;
+    if (beside > 1 && (ways.a_is_mn || rows % (8 * beside) != 0)) return false;
+    return below == 1 || (ways.b_is_mn ? below * UNIT == cols : cols % (8 * below) == 0);
+}
+
+// The index-th of rows, columns and splits; false after the last. *ns: INFINITY where it may not be had.
+static bool choice_of(const struct matmul_problem *p, const struct tsri_limits *limits,
+                      struct ways ways, int index, struct matmul_split_layout *l, double *ns) {
+    const bool is_gated = p->b_up.data != NULL;
+    const int num_sms = limits->num_sms > 0 ? limits->num_sms : 1;
+    const bool may_split = (limits->flags & TSR_BATCH_INVARIANT) == 0;
+    const int cluster = all_clusters[index % TSRI_COUNT(all_clusters)];
+    const bool is_sharing = cluster >= MATMUL_SPLIT_BELOW;
+    const int splits = is_sharing ? 1 : cluster;
+    const int width = index / TSRI_COUNT(all_clusters) % NUM_WIDTHS;
+    const int nth = index / (TSRI_COUNT(all_clusters) * NUM_WIDTHS);
+    if (nth >= TSRI_COUNT(all_rows)) return false;
+    const int rows = all_rows[nth];
+    *ns = INFINITY;
+    if (ways.a_is_mn && rows % UNIT != 0) return true; // it comes in whole units of lines along m
+    if ((rows >= 2 * p->m + LEAST_ROWS && !(ways.a_is_mn && rows == UNIT)) ||
+        (is_gated && width == TWO_UNITS))
+        return true;
+    if (splits > 1 && (!may_split || p->k / LEAST_K < splits)) return true;
+    const int cols = width == EVEN       ? matmul_split_even_cols(p, rows, splits, num_sms)
+                     : width == ONE_UNIT ? UNIT
+                                         : 2 * UNIT;
+    if (width == EVEN && (cols % UNIT == 0 || !matmul_split_is_streamed(p, ways.b_is_mn)))
+        return true;
+    if (is_sharing && (width == EVEN || !may_share(p, ways, rows, cols, cluster))) return true;
+    *l = matmul_split_lay_out(p, ways.b_is_mn, rows, cols, cluster, num_sms);
+    if (is_sharing && l->num_blocks > num_sms) return true; // they are at work at once
+    // Under TSR_BATCH_INVARIANT all numbers of rows add alike.
+    const bool adds_parts = p->c.dtype == TSR_F32 || !may_split;
+    if (!matmul_split_has_parts(rows) &&
+        matmul_split_k_of_part(l) > (adds_parts ? MATMUL_SPLIT_PROMOTE : MOST_OF_SUM))
+        return true;
+    if (l->shared_bytes <= MATMUL_SPLIT_MOST_BYTES)
+        *ns = matmul_split_account(p, l, ways.b_is_mn, num_sms);
+    return true;
+}
+
+static struct ways ways_of(const struct matmul_problem *p) {
+    const struct matmul_cuda_layout o = matmul_cuda_layout(p, MATMUL_WGMMA, 0, 1);
+    return (struct ways){.a_is_mn = o.a.is_mn, .b_is_mn = o.b.is_mn};
+}
+
+// Columns are those of b and b_up.
+static int cols_of_block(const struct matmul_problem *p) { return p->b_up.data != NULL ? 2 : 1; }
+
+static int cluster_of(const struct matmul_split_layout *l) {
+    const int shared = MATMUL_SPLIT_BELOW * l->share_m + MATMUL_SPLIT_BESIDE * l->share_n;
+    return l->share_m * l->share_n > 1 ? shared : l->num_splits;
+}
+
+static void blocks_of(const struct matmul_problem *p, const struct matmul_split_layout *l,
+                      int64_t block[3]) {
+    block[0] = l->rows;
+    block[1] = l->tile.cols * cols_of_block(p);
+    block[2] = cluster_of(l);
+}
+
+bool matmul_cuda_split_choice(const struct matmul_problem *p, const struct tsri_limits *limits,
+                              int index, struct matmul_cuda_choice *choice) {
+    struct matmul_split_layout l;
+    *choice = (struct matmul_cuda_choice){.ns = INFINITY};
+    if (!choice_of(p, limits, ways_of(p), index, &l, &choice->ns)) return false;
+    if (isfinite(choice->ns)) blocks_of(p, &l, choice->block);
+    return true;
+}
+
+// Of those that share what they copy, two blocks of tiles that were faster so somewhere, and where none is beyond c's last
+// column; the others' kernels are rare, as are those of f16 with half stages of few rows.
+static bool may_prefer(const struct matmul_problem *p, const struct matmul_split_layout *l) {
+    const int shared = l->share_m * l->share_n;
+    const bool has_others = p->b_up.data == NULL; // a gate's stages are twice as large
+    if (p->a.dtype == TSR_F16 && l->rows <= 32 && l->tile.slabs == 1 && has_others) return false;
+    return shared == 1 || (shared == 2 && matmul_split_may_prefer_shared(l->rows) &&
+                           p->n % 8 == 0 && (l->tiles_n - 1) * l->tile.cols < p->n);
+}
+
+// The least of those that a row asks for, where one does and they may be had; else of all.
+static double choose(const struct matmul_problem *p, const struct tsri_limits *limits,
+                     struct matmul_split_layout *best) {
+    const struct ways ways = ways_of(p);
+    double best_ns = INFINITY, best_rank = INFINITY, ns;
+    struct matmul_split_layout l;
+    int64_t block[3];
+    for (int is_free = limits->block[0] == 0; is_free < 2 && isinf(best_ns); is_free++)
+        for (int i = 0; choice_of(p, limits, ways, i, &l, &ns); i++) {
+            if (isinf(ns)) continue;
+            // Beyond few rows it is for tiles that are all at work at once.
+            const bool is_late = p->m > FEW_ROWS && l.num_blocks > limits->num_sms;
+            const double rank = is_late ? 1e6 * ns : ns;
+            if (!(rank < best_rank)) continue;
+            blocks_of(p, &l, block);
+            if (is_free && !may_prefer(p, &l)) continue;
+            if (!is_free && !matmul_cuda_is_asked(limits, block)) continue;
+            best_ns = ns;
+            best_rank = rank;
+            *best = l;
+        }
+    return best_ns;
+}
+
+// Where b comes out of memory, of which the others' accounts know nothing, none takes less than that.
+bool matmul_cuda_split_is_best(const struct matmul_problem *p, const struct tsri_limits *limits,
+                               double other) {
+    struct matmul_split_layout l = {0};
+    const double b = matmul_split_bytes_of_b(p), plain = choose(p, limits, &l);
+    const double ns = isfinite(plain) ? plain + matmul_split_account_end(p, &l) : plain;
+    if (matmul_split_is_streamed(p, ways_of(p).b_is_mn) && isfinite(ns)) return true;
+    if (p->m > FEW_ROWS) return l.num_blocks <= limits->num_sms && ns < other;
+    return ns < other ||
+           (b > MATMUL_SPLIT_CACHE_BYTES &&
+            ns < 2 * MATMUL_SPLIT_LAUNCH_NS + 1.1 * b / MATMUL_SPLIT_MEMORY_BYTES_PER_NS);
+}
+
+void matmul_cuda_plan_split(const void *problem, const struct tsri_limits *limits,
+                            struct tsri_plan *plan) {
+    struct matmul_split_layout l;
+    (void)choose(problem, limits, &l);
+    plan->block_m = l.rows;
+    plan->grain = cluster_of(&l);
+    plan->block_n = l.tile.cols * cols_of_block(problem);
+    plan->block_k = UNIT * l.tile.slabs;
+    plan->num_tasks = l.num_blocks;
+    plan->workspace_bytes = 0;
+}
+
+// ---- What it serves -----------------------------------------------------------------------------
+
+// The map of an operand in boxes of box_lines lines of 64 elements: false where it has none.
+static bool map_operand(const struct matmul_problem *p, const struct matmul_matrix *t,
+                        const struct matmul_cuda_operand *o, int box_lines,
+                        struct tsri_tensor_map_args *args, int is_batched[MATMUL_MAX_BATCH_DIMS]) {
+    *args = (struct tsri_tensor_map_args){
+        .data = t->data, .dtype = t->dtype, .box = {UNIT, box_lines, 1, 1, 1}};
+    return !o->is_copied &&
+           matmul_cuda_map_lines(p, t->batch, o->width, o->lines, o->line, args, is_batched);
+}
+
+bool matmul_cuda_split_serves(const void *problem, const struct tsri_limits *limits) {
+    const struct matmul_problem *p = problem;
+    struct tsri_tensor_map_args map;
+    int is_batched[MATMUL_MAX_BATCH_DIMS];
+    if (limits->cuda_arch != 90 || limits->shared_bytes_per_block < MATMUL_WGMMA_SHARED_BYTES)
+        return false;
+    if (p->a.dtype != TSR_BF16 && p->a.dtype != TSR_F16) return false;
+    if (p->m < 1 || p->n < 1 || p->k < 1 || p->num_batches < 1) return false;
+    if (p->m > MAX_SIZE || p->n > MAX_SIZE || p->k > MAX_K) return false;
+    if (tsri_ceil_div(p->m, LEAST_ROWS) * tsri_ceil_div(p->n, UNIT) >
+        MAX_BLOCKS / MATMUL_SPLIT_MOST_SPLITS / p->num_batches)
+        return false;
+    const struct matmul_cuda_layout l = matmul_cuda_layout(p, MATMUL_WGMMA, 0, 1);
+    return map_operand(p, &p->a, &l.a, UNIT, &map, is_batched) &&
+           map_operand(p, &p->b, &l.b, UNIT, &map, is_batched) &&
+           (p->b_up.data == NULL || map_operand(p, &p->b_up, &l.b_up, UNIT, &map, is_batched));
+}
+
+// ---- Launches -----------------------------------------------------------------------------------
+
+static struct tsri_cuda_program program_of(int rows, int slabs, bool shares, tsr_dtype dtype) {
+    return (struct tsri_cuda_program){
+        .source = "ops/matmul/cuda/split/matmul_split_sm90.cu",
+        .entry = "matmul_split",
+        .num_defines = 4,
+        .defines = {{"DTYPE", (int)dtype}, {"ROWS", rows}, {"SLABS", slabs}, {"SHARES", shares}}};
+}
+
+bool matmul_cuda_split_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program) {
+    enum {
+        FEW = 2,
+        OF_KIND = TSRI_COUNT(all_rows) + FEW
+    };                                 // numbers of rows for which there are both
+    const int count = 2 * OF_KIND - 1; // the widest shares nothing
+    if (*index >= count) {
+        *index -= count;
+        return false;
+    }
+    const bool shares = *index >= OF_KIND;
+    const int i = *index % OF_KIND;
+    const int rows = all_rows[i < FEW ? i : i - FEW], slabs = i < FEW ? 2 : 1;
+    *program = program_of(rows, slabs, shares, dtype);
+    // f16 where tiles are few, half stages of few rows, and the widest; and of those that share all that no account prefers.
+    program->is_rare = rows == 144 || (dtype == TSR_F16 && (rows > 32 || slabs == 1) && rows != 64);
+    if (shares) program->is_rare = dtype == TSR_F16 || !matmul_split_may_prefer_shared(rows);
+    return true;
+}
+
+tsr_status matmul_cuda_split_prepare(tsr_context *ctx, const void *problem,
+                                     const struct tsri_plan *plan) {
+    const struct matmul_problem *p = problem;
+    const struct tsri_cuda_program program =
+        program_of((int)plan->block_m, (int)plan->block_k / UNIT, plan->grain >= MATMUL_SPLIT_BELOW,
+                   p->a.dtype);
+    return tsri_cuda_prepare(op_name, tsri_context_queue(ctx), &program);
+}
+
+// Nothing but a bias and an activation, and c in the operands' dtype.
+static bool is_short(const struct matmul_problem *p) {
+    return p->c.dtype == p->a.dtype && p->b_up.data == NULL && p->residual.data == NULL &&
+           !p->is_accumulating;
+}
+
+tsr_status matmul_cuda_split_run(tsr_context *ctx, const void *problem,
+                                 const struct tsri_plan *plan, void *workspace) {
+    const struct matmul_problem *p = problem;
+    const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
+    const struct matmul_cuda_layout o = matmul_cuda_layout(p, MATMUL_WGMMA, 0, 1);
+    const int cols = (int)plan->block_n / cols_of_block(p);
+    const struct matmul_split_layout l =
+        matmul_split_lay_out(p, o.b.is_mn, (int)plan->block_m, cols, (int)plan->grain,
+                             tsri_context_limits(ctx)->num_sms);
+    const bool is_one_box =
+        p->b_up.data == NULL && !o.b.is_mn; // lines along k lie behind each other in a tile
+    const int of_box = o.b.is_mn ? UNIT : cols / l.share_m;
+    const int of_a = o.a.is_mn ? UNIT : l.rows / l.share_n;
+    const int of_cluster = matmul_split_blocks_of_cluster(&l);
+    struct tsri_tensor_map_args map;
+    struct matmul_split_params params = {
+        .matmul = {.a_is_mn = o.a.is_mn, .b_is_mn = o.b.is_mn},
+        .tiles_m = (int)l.tiles_m / l.share_m,
+        .tiles_n = (int)l.tiles_n / l.share_n,
+        .num_splits = l.num_splits,
+        .share_m = l.share_m,
+        .share_n = l.share_n,
+        .k_least = (int)(matmul_split_blocks_of_k(p, &l.tile) / l.num_splits),
+        .k_more = (int)(matmul_split_blocks_of_k(p, &l.tile) % l.num_splits),
+        .tile = l.tile,
+        .boxes = is_one_box ? 1 : l.groups,
+        .stages = l.stages,
+        .ahead = l.ahead,
+        .num_tiles = (unsigned)(l.num_blocks / of_cluster),
+    };
+    (void)workspace;
+    matmul_cuda_set_output(p, &params.matmul);
+    if (!matmul_split_has_parts(l.rows) && matmul_split_k_of_part(&l) > MATMUL_SPLIT_PROMOTE)
+        params.matmul.alpha *= 1 + matmul_wgmma_drift((int)matmul_split_k_of_part(&l)) / 2;
+    params.is_short = is_short(p) && params.matmul.c_is_vector && p->n % 8 == 0;
+    (void)map_operand(p, &p->a, &o.a, of_a, &map, params.a_batch);
+    TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params.a));
+    (void)map_operand(p, &p->b, &o.b, of_box, &map, params.b_batch);
+    TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params.b));
+    if (p->b_up.data != NULL) {
+        params.matmul.b_up.data = p->b_up.data;
+        (void)map_operand(p, &p->b_up, &o.b_up, of_box, &map, params.b_up_batch);
+        TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params.b_up));
+    }
+    const struct tsri_cuda_program program =
+        program_of(l.rows, l.tile.slabs, of_cluster > l.num_splits, p->a.dtype);
+    const struct tsri_cuda_launch launch = {
+        .num_blocks = l.num_blocks + l.num_held,
+        .num_threads = 128 * l.groups + 32,
+        .shared_bytes = l.shared_bytes,
+        .cluster_blocks = of_cluster,
+        .is_early = true,
+        .params = &params,
+    };
+    return tsri_cuda_launch(op_name, queue, &program, &launch);
+}

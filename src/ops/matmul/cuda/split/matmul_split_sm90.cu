@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matmul on Hopper where tiles of c are few: k is split over the blocks of a cluster, for 16-bit dtypes. The host defines
+//     DTYPE, ROWS (16, 32, 48, 64, 72, 96, 128 or 144: rows of c of a tile), SLABS (1 or 2 of 64 of k, of a stage),
+//     SHARES (1: blocks of a cluster have a tile each and share what they copy)
+//
+// The weights' side, columns of b, are the 64 rows of wgmma, and rows of a its columns: few rows of a leave little of
+// it idle. One warp has the copy engine fill a ring of stages; each of one or two warpgroups multiplies 64 columns of b.
+// Then each of the blocks that share the tile gets some of its rows from the others (matmul_split_sums.cuh); they are added in the
+// order of k. Or each has a tile of its own, and those of a cluster lie below and beside each other: what is the same for some
+// of them each copies a share of, to all, so that less comes out of the second-level cache. Bits depend on the number of splits, as
+// parts begin at multiples of a stage on the slabs of one, and on whether sums are cut into parts (matmul_split_has_parts).
+#include "cuda/device/cluster.cuh"
+#include "cuda/device/tma.cuh"
+#include "cuda/device/wgmma.cuh"
+#include "ops/matmul/cuda/matmul_epilogue.cuh"
+#include "ops/matmul/cuda/split/matmul_split_params.h"
+#include "ops/matmul/cuda/split/matmul_split_products.cuh"
+
+#if !defined(ROWS) || !defined(SLABS) || !defined(SHARES)
+#error "ROWS, SLABS and SHARES are not all defined"
+#endif
+
+enum {
+    MAX_GROUPS = 2,
+    UNIT = 64,
+    PROMOTE = MATMUL_SPLIT_PROMOTE,
+    A_MAY_BE_MN = ROWS % 64 == 0, // whole units of lines along m
+    HOLD_NS = 500,                // less than a tile takes
+    BLOCKS_OF_SM = ROWS <= (SHARES ? 72 : 96) ? 2 : 1,
+    UNIT_BYTES = MATMUL_SPLIT_UNIT,
+    EIGHTS = ROWS / 8,
+    STRIDE = MATMUL_SPLIT_STRIDE,
+};
+
+#define HAS_PARTS (ROWS <= 64 || ROWS == 128) // as in matmul_split_has_parts
+#if ROWS == 16
+#define PRODUCT WGMMA_TILES_16
+#elif ROWS == 32
+#define PRODUCT WGMMA_TILES_32
+#elif ROWS == 48
+#define PRODUCT SPLIT_TILES_48
+#elif ROWS == 64
+#define PRODUCT WGMMA_TILES_64
+#elif ROWS == 72
+#define PRODUCT SPLIT_TILES_72
+#elif ROWS == 96
+#define PRODUCT SPLIT_TILES_96
+#elif ROWS == 128
+#define PRODUCT WGMMA_TILES_128
+#else
+#define PRODUCT SPLIT_TILES_144
+#endif
+
+extern __shared__ __align__(1024) unsigned char shared[];
+
+#include "ops/matmul/cuda/split/matmul_split_sums.cuh"
+
+struct place {
+    int row, col;     // of c
+    int down, beside; // which of the blocks that share what they copy
+    int part;         // of k
+    int first, count; // column of k, and blocks
+    long long index[3];
+};
+
+DEVICE struct place find_place(const struct matmul_split_params *w) {
+    const struct matmul_params *p = &w->matmul;
+    unsigned number = cluster_register_number(), row = 0;
+    struct place place;
+    place.part = 0;
+    place.down = place.beside = 0;
+#if SHARES
+    const int rank = __shfl_sync(0xffffffff, cluster_register_rank(), 0);
+    place.down = rank & (w->share_m - 1), place.beside = rank >> w->share_m / 2; // of 1, 2 or 4
+#else
+    place.part = cluster_register_rank();
+#endif
+    place.first = matmul_split_first(w->k_least, w->k_more, place.part) * SLABS * UNIT;
+    place.count = w->k_least + (place.part < w->k_more);
+    if (w->tiles_m > 1) {
+        const unsigned rows = (unsigned)w->tiles_m, next = number / rows;
+        row = number - next * rows;
+        number = next;
+    }
+    place.index[0] = place.index[1] = place.index[2] = 0;
+    if (p->num_batches > 1) {
+        const unsigned cols = (unsigned)w->tiles_n, batch = number / cols;
+        number -= batch * cols;
+        batch_index(place.index, p->batch, batch);
+    }
+#if SHARES
+    row = row * w->share_m + place.down;
+    number = number * w->share_n + place.beside;
+#endif
+    place.row = (int)row * ROWS;
+    place.col = (int)number * w->tile.cols;
+    return place;
+}
+
+#include "ops/matmul/cuda/split/matmul_split_copies.cuh"
+
+// ---- Products ---------------------------------------------------------------------------------
+
+// Of the warps that multiply.
+DEVICE void meet(const struct matmul_split_params *w) {
+    asm volatile("bar.sync 1, %0;" ::"r"(w->tile.groups * 128) : "memory");
+}
+
+// Which ways lines of b and a run is part of the instruction, so that all of a warpgroup's work is compiled for each: they
+// are constants.
+DEVICE void product(float acc[EIGHTS][4], unsigned long long b, unsigned long long a, int b_is_mn,
+                    int a_is_mn) {
+    if (!a_is_mn) {
+        if (b_is_mn)
+            PRODUCT(acc, b, a, 1, 1, 0);
+        else
+            PRODUCT(acc, b, a, 1, 0, 0);
+    } else {
+        if (b_is_mn)
+            PRODUCT(acc, b, a, 1, 1, 1);
+        else
+            PRODUCT(acc, b, a, 1, 0, 1);
+    }
+}
+
+// Which blocks a lane tells that its warp is done with a stage: those that copy to it, of the same columns of b, and then the
+// others of the same rows of a. Negative: none.
+DEVICE int told_by(const struct matmul_split_params *w, const struct place *place, int lane) {
+#if SHARES
+    const int next = lane - w->share_m, other = next + (next >= place->beside);
+    return next < 0             ? place->beside * w->share_m + lane
+           : other < w->share_n ? other * w->share_m + place->down
+                                : -1;
+#else
+    return -lane; // the block itself
+#endif
+}
+
+DEVICE void release(unsigned empty, int told) {
+    if (told < 0) return;
+#if SHARES
+    barrier_arrive_in(empty, told);
+#else
+    barrier_arrive(empty);
+#endif
+}
+
+// acc = the products of `count` of the block's blocks of k, from number `first` on. Those of one stage are on their way while
+// those of the next are ordered.
+DEVICE void multiply_part(const struct matmul_split_params *w, const struct place *place,
+                          struct ring *ring, float acc[EIGHTS][4], unsigned base, unsigned barriers,
+                          int group, int lane, int first, int count, int b_is_mn, int a_is_mn) {
+    const int stages = w->stages, slab_bytes = matmul_split_slab(&w->tile);
+    const int b_bytes = w->tile.lines * 128, mine = group * w->tile.second * 128;
+    const unsigned long long next = WGMMA_STEP(slab_bytes);
+    int told = told_by(w, place, lane);
+    if (SHARES) asm volatile("" : "+r"(told)); // found once
+    int before = -1;                           // a stage that somebody waits for
+#pragma unroll
+    for (int i = 0; i < EIGHTS * 4; i++) acc[i / 4][i % 4] = 0;
+#pragma unroll 1
+    for (int i = first; i < first + count; i++) {
+        const unsigned stage = base + ring->stage * SLABS * slab_bytes;
+        const unsigned long long b = wgmma_tile(stage + mine, 16),
+                                 a = wgmma_tile(stage + b_bytes, a_is_mn ? UNIT_BYTES : 16);
+        barrier_wait(barriers + 8 * ring->stage, ring->parity);
+        WGMMA_BEGIN();
+#pragma unroll
+        for (int step = 0; step < SLABS * UNIT / 16; step++)
+            product(acc, b + step / 4 * next + WGMMA_STEP(step % 4 * (b_is_mn ? 2048 : 32)),
+                    a + step / 4 * next + WGMMA_STEP(step % 4 * (a_is_mn ? 2048 : 32)), b_is_mn,
+                    a_is_mn);
+        WGMMA_COMMIT();
+        WGMMA_WAIT(1);
+        if (before >= 0) release(barriers + 8 * (stages + before), told);
+        before = i + stages < place->count ? ring->stage : -1;
+        ring_advance(ring, stages);
+    }
+    WGMMA_WAIT(0);
+    WGMMA_HOLD(acc, EIGHTS);
+    if (before >= 0) release(barriers + 8 * (stages + before), told);
+}
+
+// A warpgroup's sums over the block's part of k. Tensor cores cut off what does not fit instead of rounding, so that sums of
+// PROMOTE columns are added in fp32; tiles without parts have no more of k.
+DEVICE void multiply(float sum[EIGHTS][4], const struct matmul_split_params *w,
+                     const struct place *place, unsigned base, unsigned barriers, int warp,
+                     int lane, int b_is_mn, int a_is_mn) {
+    const int group = warp / 4;
+    struct ring ring = {0, 0};
+#if HAS_PARTS
+    enum { OF_PART = PROMOTE / (SLABS * UNIT) };
+    float acc[EIGHTS][4];
+#pragma unroll
+    for (int i = 0; i < EIGHTS * 4; i++) sum[i / 4][i % 4] = 0;
+#pragma unroll 1
+    for (int first = 0; first < place->count; first += OF_PART) {
+        const int left = place->count - first, count = left < OF_PART ? left : OF_PART;
+        multiply_part(w, place, &ring, acc, base, barriers, group, lane, first, count, b_is_mn,
+                      a_is_mn);
+#pragma unroll
+        for (int i = 0; i < EIGHTS * 4; i++) sum[i / 4][i % 4] += acc[i / 4][i % 4];
+    }
+#else
+    multiply_part(w, place, &ring, sum, base, barriers, group, lane, 0, place->count, b_is_mn,
+                  a_is_mn);
+#endif
+}
+
+// What a block without a tile does. Blocks of the next kernel come in while this one's are at work, each where one of the kernel
+// ahead has left: a multiprocessor without a block of this kernel would get two of them, and take twice the time.
+DEVICE void hold_place(void) {
+    start_dependents();
+    if (threadIdx.x >= 32) return;
+    wait_for_primary();
+    __nanosleep(HOLD_NS);
+}
+
+// ---- The kernel -------------------------------------------------------------------------------
+
+extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM)
+    matmul_split(const __grid_constant__ struct matmul_split_params w) {
+    const unsigned base = shared_address(shared);
+    const int is_split = !SHARES && w.num_splits > 1;
+    const int received = matmul_split_received(&w.tile, w.stages), groups = w.tile.groups;
+    const unsigned barriers = base + matmul_split_barriers(&w.tile, w.stages, w.num_splits);
+    const unsigned arrived = barriers + 16 * w.stages;
+    const int warp = __shfl_sync(0xffffffff, (int)threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+    if (cluster_register_number() >= w.num_tiles) {
+        hold_place();
+        return;
+    }
+    if (threadIdx.x == 0) {
+        for (int stage = 0; stage < w.stages; stage++) {
+            barrier_start(barriers + 8 * stage, 1);
+            barrier_start(barriers + 8 * (w.stages + stage),
+                          4 * groups * (SHARES ? w.share_m + w.share_n - 1 : 1));
+        }
+        barrier_start(arrived, 1);
+        barrier_publish_starts();
+    }
+    __syncthreads();
+    if (SHARES || is_split) cluster_arrive();
+    start_dependents();
+    const struct place place = find_place(&w);
+    struct eights mine = {0, EIGHTS}; // of the tile's, that this block finishes
+    if (is_split) {
+        mine.first = EIGHTS * place.part / w.num_splits;
+        mine.count = EIGHTS * (place.part + 1) / w.num_splits - mine.first;
+        if (threadIdx.x == 0)
+            barrier_expect(arrived, groups * (w.num_splits - 1) * mine.count * OF_EIGHT);
+    }
+    if (warp == 4 * groups) {
+        const int is_elected = elect_one();
+        prefetch_tiles(&w, &place, is_elected);
+        __syncwarp();
+        copy_tiles(&w, &place, base, barriers, is_elected);
+        __syncwarp();
+        if (is_split) cluster_wait();
+        return;
+    }
+    float acc[EIGHTS][4];
+    unsigned bias[2];
+    if (SHARES) cluster_wait();
+    wait_for_primary();
+    fetch_bias(bias, &w.matmul, place.index, place.col, warp, lane);
+#define MULTIPLY(b_is_mn, a_is_mn)                                                                 \
+    multiply(acc, &w, &place, base, barriers, warp, lane, b_is_mn, a_is_mn)
+    if (A_MAY_BE_MN && w.matmul.a_is_mn) {
+        if (w.matmul.b_is_mn)
+            MULTIPLY(1, A_MAY_BE_MN);
+        else
+            MULTIPLY(0, A_MAY_BE_MN);
+    } else {
+        if (w.matmul.b_is_mn)
+            MULTIPLY(1, 0);
+        else
+            MULTIPLY(0, 0);
+    }
+    if (is_split) {
+        cluster_wait(); // the others are there
+        const unsigned at = base + received;
+        switch (w.num_splits) {
+        case 2: exchange_parts(acc, place.part, at, arrived, warp / 4, 2); break;
+        case 3: exchange_parts(acc, place.part, at, arrived, warp / 4, 3); break;
+        case 4: exchange_parts(acc, place.part, at, arrived, warp / 4, 4); break;
+        default: exchange_parts(acc, place.part, at, arrived, warp / 4, 8);
+        }
+        __syncwarp();
+    }
+    const int row = place.row + mine.first * 8;
+    meet(&w); // all are done with the stages
+    if (w.is_short) {
+        float alpha = w.matmul.alpha;
+        if (w.matmul.bias != 0 || w.matmul.activation != ACTIVATION_NONE) {
+            finish_halves(&w.matmul, bias, acc, mine.count);
+            alpha = 1;
+        }
+        store_halves(&w, place.index, row, place.col, acc, alpha, mine.count, warp, lane);
+        return;
+    }
+    stage_floats(acc, mine.count, warp, lane);
+    meet(&w);
+    finish_floats(&w, place.index, row, place.col, mine.count);
+}

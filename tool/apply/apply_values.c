@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is around the passes of `apply`: the operation and its options, the named values, what a file holds of them,
+// which passes run, the pre-activation that backward of matmul asks for.
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "apply/apply.h"
+#include "commands/command.h"
+#include "files/run.h"
+#include "measure/allocation.h"
+#include "verify/tensors.h"
+
+// ---- Failing ----------------------------------------------------------------------------------
+
+bool apply_fail(struct apply *apply, int exit_code, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    vsnprintf(apply->error, sizeof apply->error, format, list);
+    va_end(list);
+    apply->exit_code = exit_code;
+    return false;
+}
+
+bool apply_fail_status(struct apply *apply, tsr_status status) {
+    bool is_usage = status == TSR_INVALID_ARGUMENT || status == TSR_UNSUPPORTED;
+    return apply_fail(apply, is_usage ? EXIT_USAGE : EXIT_COULD_NOT_RUN, "%s", tsr_last_error());
+}
+
+// ---- Values -----------------------------------------------------------------------------------
+
+struct apply_value *apply_find(struct apply *apply, const char *name) {
+    for (int i = apply->num_values - 1; i >= 0; i--) // results come last
+        if (strcmp(apply->values[i].name, name) == 0) return &apply->values[i];
+    return NULL;
+}
+
+struct apply_value *apply_add(struct apply *apply, const char *name, const tsr_tensor *tensor,
+                              void *memory) {
+    if (apply->num_values == APPLY_MAX_VALUES) {
+        free(memory);
+        apply_fail(apply, EXIT_COULD_NOT_RUN, "more than %d tensors", (int)APPLY_MAX_VALUES);
+        return NULL;
+    }
+    struct apply_value *value = &apply->values[apply->num_values++];
+    *value = (struct apply_value){name, *tensor, memory, .is_result = true};
+    return value;
+}
+
+bool apply_allocate(struct apply *apply, const char *name, tsr_dtype dtype, int ndim,
+                    const int64_t *shape, tsr_tensor *tensor) {
+    *tensor = tsr_tensor_contiguous(NULL, dtype, ndim, shape);
+    int64_t bytes;
+    double available = allocation_available();
+    double needed = (double)tsr_dtype_bytes(dtype) + apply->bytes_beside;
+    char needed_text[32], left[32];
+    for (int i = 0; i < ndim; i++) needed *= (double)shape[i];
+    if (!allocation_fits(needed, available))
+        return apply_fail(apply, EXIT_COULD_NOT_RUN, "%s: %s needs %s, the machine has %s left",
+                          apply->command, name,
+                          allocation_text(needed, needed_text, sizeof needed_text),
+                          allocation_text(available, left, sizeof left));
+    bool overflows =
+        __builtin_mul_overflow(tsr_tensor_numel(tensor), (int64_t)tsr_dtype_bytes(dtype), &bytes) ||
+        bytes > INT64_MAX - 64;
+    size_t rounded = overflows ? 0 : ((size_t)bytes + 63) / 64 * 64;
+    tensor->data = overflows ? NULL : aligned_alloc(64, rounded > 0 ? rounded : 64);
+    if (tensor->data == NULL)
+        return apply_fail(apply, EXIT_COULD_NOT_RUN, "no memory for %s: %lld elements of %s", name,
+                          (long long)tsr_tensor_numel(tensor), tsr_dtype_name(dtype));
+    memset(tensor->data, 0, rounded > 0 ? rounded : 64);
+    return true;
+}
+
+const char *apply_shape_text(int ndim, const int64_t *shape, char *text, size_t bytes) {
+    size_t used = (size_t)snprintf(text, bytes, "(");
+    for (int i = 0; i < ndim && used < bytes; i++)
+        used +=
+            (size_t)snprintf(text + used, bytes - used, i ? ", %lld" : "%lld", (long long)shape[i]);
+    if (used < bytes) snprintf(text + used, bytes - used, ndim == 1 ? ",)" : ")");
+    return text;
+}
+
+// ---- Options ----------------------------------------------------------------------------------
+
+static const struct op_spec *find_pass(const char *command, const char *pass) {
+    for (int i = 0; op_specs[i] != NULL; i++)
+        if (spec_names_are_alike(op_specs[i]->command, command) &&
+            strcmp(op_specs[i]->pass, pass) == 0)
+            return op_specs[i];
+    return NULL;
+}
+
+bool apply_find_operation(struct apply *apply, const char *name) {
+    apply->forward = find_pass(name, "forward");
+    apply->backward = find_pass(name, "backward");
+    for (int i = 0; op_specs[i] != NULL && apply->forward == NULL; i++) // one pass alone
+        if (spec_names_are_alike(op_specs[i]->op, name)) apply->forward = op_specs[i];
+    return apply->forward != NULL;
+}
+
+static bool has_param(const struct apply *apply, const char *name) {
+    for (int i = 0; i < apply->num_options; i++)
+        if (strcmp(apply->options[i].param->name, name) == 0) return true;
+    return false;
+}
+
+void apply_add_params(struct apply *apply, const struct op_spec *spec) {
+    for (const struct param_spec *p = spec != NULL ? spec->params : NULL; p && p->name; p++)
+        if ((p->source == SOURCE_OPTION ||
+             (p->source == SOURCE_BY_KIND && p->kind != PARAM_SIZE)) &&
+            strncmp(p->name, "has_", 4) != 0 && !has_param(apply, p->name))
+            apply->options[apply->num_options++] = (struct apply_option){p, false, p->standard};
+}
+
+// What a case has and the command line would have to say: has_x by giving x.
+void apply_set_options(struct apply *apply, const struct op_case *c) {
+    char has[64];
+    for (int i = 0; i < apply->num_options; i++) {
+        struct apply_option *option = &apply->options[i];
+        int param = spec_param(c->spec, option->param->name);
+        if (param < 0) continue;
+        snprintf(has, sizeof has, "has_%s", option->param->name);
+        int flag = spec_param(c->spec, has);
+        option->value = c->param[param];
+        option->is_given = flag >= 0 ? c->param[flag] != 0
+                                     : option->value != option->param->standard ||
+                                           option->param->source == SOURCE_OPTION;
+    }
+}
+
+const char *apply_option_name(const struct param_spec *param, char *text, size_t bytes) {
+    snprintf(text, bytes, "%s", param->name);
+    for (char *c = text; *c != '\0'; c++)
+        if (*c == '_') *c = '-';
+    return text;
+}
+
+double apply_option_value(const struct apply *apply, const char *name, double otherwise) {
+    for (int i = 0; i < apply->num_options; i++) {
+        const struct apply_option *option = &apply->options[i];
+        if (!option->is_given) continue;
+        if (strcmp(option->param->name, name) == 0) return option->value;
+        // has_scale is set by giving scale.
+        if (strncmp(name, "has_", 4) == 0 && strcmp(option->param->name, name + 4) == 0) return 1;
+    }
+    return otherwise;
+}
+
+bool apply_reads(const struct apply *apply, const struct op_spec *spec, int slot) {
+    enum slot_role role = spec->slots[slot].role;
+    if (strcmp(spec->slots[slot].name, "preact") == 0) // belongs to an activation
+        return apply_option_value(apply, "activation", 0) != 0;
+    if (role != SLOT_INOUT) return role == SLOT_IN;
+    return spec_param(spec, "accumulate") < 0 || apply_option_value(apply, "accumulate", 0) != 0;
+}
+
+// ---- The file's tensors -----------------------------------------------------------------------
+
+const struct slot_spec *apply_input_slot(const struct apply *apply, const char *name) {
+    int slot = spec_slot(apply->forward, name);
+    if (slot >= 0)
+        return apply->forward->slots[slot].role != SLOT_OUT ? &apply->forward->slots[slot] : NULL;
+    slot = apply->backward != NULL ? spec_slot(apply->backward, name) : -1;
+    return slot >= 0 && apply->backward->slots[slot].role != SLOT_OUT
+               ? &apply->backward->slots[slot]
+               : NULL;
+}
+
+static bool fail_unknown(struct apply *apply, const char *name) {
+    char names[400] = "";
+    size_t used = 0;
+    const struct op_spec *const passes[] = {apply->forward, apply->backward};
+    for (int p = 0; p < 2 && passes[p] != NULL; p++)
+        for (int s = 0; passes[p]->slots[s].name != NULL && used < sizeof names; s++) {
+            const char *slot = passes[p]->slots[s].name;
+            if (apply_input_slot(apply, slot) == NULL ||
+                (p == 1 && spec_slot(passes[0], slot) >= 0))
+                continue;
+            used +=
+                (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", slot);
+        }
+    bool is_result = spec_slot(apply->forward, name) >= 0 ||
+                     (apply->backward != NULL && spec_slot(apply->backward, name) >= 0);
+    char shown[80]; // from a file: no control characters
+    snprintf(shown, sizeof shown, "%.64s", name);
+    run_clean(shown);
+    return apply_fail(apply, EXIT_USAGE, "%s: %s holds '%s', which is %s; expected among %s",
+                      apply->command, apply->input_path, shown,
+                      is_result ? "a result" : "unknown here", names);
+}
+
+// Floating-point tensors in the dtype asked for, but for those whose dtype is fixed.
+static bool convert(struct apply *apply, struct apply_value *value, const struct slot_spec *slot,
+                    tsr_dtype dtype) {
+    bool is_free = (slot->kind == SLOT_MAIN || slot->kind == SLOT_SMALL) && slot->role == SLOT_IN;
+    if (dtype == TSR_DTYPE_NONE || !is_free || value->tensor.dtype == TSR_I32 ||
+        value->tensor.dtype == dtype)
+        return true;
+    tsr_tensor converted;
+    if (!apply_allocate(apply, value->name, dtype, value->tensor.ndim, value->tensor.shape,
+                        &converted))
+        return false;
+    tensor_copy(&value->tensor, &converted);
+    value->tensor = converted;
+    value->memory = converted.data;
+    return true;
+}
+
+// A tensor with elements is as large as its file; of an empty one any size is free, and sizes are multiplied.
+static bool check_sizes(struct apply *apply, const char *name, const tsr_tensor *t) {
+    char text[256];
+    for (int i = 0; i < t->ndim && tsr_tensor_numel(t) == 0; i++)
+        if (t->shape[i] > INT32_MAX)
+            return apply_fail(apply, EXIT_USAGE,
+                              "%s: %s has shape %s, expected at most 2^31 - 1 in each dimension of "
+                              "an empty tensor",
+                              apply->command, name,
+                              apply_shape_text(t->ndim, t->shape, text, sizeof text));
+    return true;
+}
+
+bool apply_load(struct apply *apply, const tsr_safetensors *file, tsr_dtype dtype) {
+    for (int64_t i = 0; i < tsr_safetensors_count(file); i++) {
+        tsr_safetensors_info info;
+        tsr_safetensors_info_get(file, i, &info);
+        const struct slot_spec *slot = apply_input_slot(apply, info.name);
+        if (slot == NULL) return fail_unknown(apply, info.name);
+        tsr_tensor tensor;
+        tsr_status status = tsr_safetensors_tensor_at(file, i, &tensor);
+        if (status != TSR_OK) return apply_fail_status(apply, status);
+        if (!check_sizes(apply, slot->name, &tensor)) return false;
+        struct apply_value *value = apply_add(apply, slot->name, &tensor, NULL);
+        if (value == NULL) return false;
+        value->is_result = false;
+        if (!convert(apply, value, slot, dtype)) return false;
+    }
+    return true;
+}
+
+// ---- Passes -----------------------------------------------------------------------------------
+
+// The first required input of backward that is neither in the file nor a result of forward; NULL when it
+// can run.
+static const char *missing_for_backward(struct apply *apply) {
+    const struct slot_spec *slots = apply->backward->slots;
+    const struct op_spec *forward = apply->forward;
+    for (int s = 0; slots[s].name != NULL; s++) {
+        bool is_ours = strcmp(slots[s].name, "preact") == 0; // made below
+        if (!apply_reads(apply, apply->backward, s) || slots[s].is_optional || is_ours) continue;
+        int result = spec_slot(forward, slots[s].name);
+        bool is_result = result >= 0 && forward->slots[result].role == SLOT_OUT;
+        if (!is_result && apply_find(apply, slots[s].name) == NULL) return slots[s].name;
+    }
+    return NULL;
+}
+
+// Backward of a matmul with an activation reads what the activation read: op(a) op(b) + bias, which
+// a forward pass without the epilogue gives. It is no output.
+static bool make_preact(struct apply *apply) {
+    bool has_activation = apply_option_value(apply, "activation", 0) != 0;
+    if (apply_find(apply, "b_up") != NULL)
+        return apply_fail(apply, EXIT_USAGE,
+                          "matmul: dc beside b_up: the gradient of a gated matmul is that of two "
+                          "matmuls and an activation");
+    if (apply_option_value(apply, "alpha", 1) != 1)
+        return apply_fail(apply, EXIT_USAGE, "matmul: dc needs alpha 1, got %g",
+                          apply_option_value(apply, "alpha", 1));
+    if (!has_activation || apply_find(apply, "preact") != NULL) return true;
+    struct apply plain = {.command = apply->command,
+                          .input_path = apply->input_path,
+                          .forward = apply->forward,
+                          .flags = apply->flags,
+                          .device = apply->device,
+                          .ctx = apply->ctx};
+    for (int i = 0; i < apply->num_options; i++) {
+        struct apply_option option = apply->options[i];
+        const char *name = option.param->name;
+        if (strcmp(name, "activation") != 0 && strcmp(name, "accumulate") != 0)
+            plain.options[plain.num_options++] = option;
+    }
+    static const char *const names[] = {"a", "b", "bias"};
+    for (int i = 0; i < 3; i++) {
+        const struct apply_value *value = apply_find(apply, names[i]);
+        if (value != NULL) apply_add(&plain, value->name, &value->tensor, NULL);
+    }
+    if (!apply_pass(&plain, plain.forward)) {
+        apply_release(&plain);
+        return apply_fail(apply, plain.exit_code, "%s", plain.error);
+    }
+    struct apply_value *result = apply_find(&plain, "c");
+    struct apply_value *preact = apply_add(apply, "preact", &result->tensor, result->memory);
+    if (preact != NULL) preact->is_result = false;
+    if (preact != NULL) preact->is_used = true;
+    return preact != NULL;
+}
+
+void apply_release(struct apply *apply) {
+    for (int i = 0; i < apply->num_values; i++) free(apply->values[i].memory);
+    apply->num_values = 0;
+}
+
+// The gradient that grouped products take is that of the product alone.
+static bool check_grouped(struct apply *apply) {
+    if (apply_option_value(apply, "activation", 0) == 0 && apply_find(apply, "b_up") == NULL)
+        return true;
+    return apply_fail(
+        apply, EXIT_USAGE,
+        "matmul_grouped: dc beside an activation or b_up: the backward pass takes the "
+        "gradient of the product itself, expected it alone, as matmul_grouped_backward");
+}
+
+static bool is_command(const struct apply *apply, const char *name) {
+    return strcmp(apply->forward->command, name) == 0;
+}
+
+bool apply_passes(struct apply *apply) {
+    const char *missing = apply->backward != NULL ? missing_for_backward(apply) : NULL;
+    bool runs_backward = apply->backward != NULL && missing == NULL;
+    if (runs_backward && is_command(apply, "matmul-grouped") && !check_grouped(apply)) return false;
+    apply->runs_backward = runs_backward;
+    if (!apply_pass(apply, apply->forward)) return false;
+    apply->runs_backward = false;
+    if (runs_backward && is_command(apply, "matmul") && !make_preact(apply)) return false;
+    if (runs_backward && !apply_pass(apply, apply->backward)) return false;
+    for (int i = 0; i < apply->num_values; i++) {
+        const struct apply_value *value = &apply->values[i];
+        if (value->is_result || value->is_used) continue;
+        bool is_backward = missing != NULL && spec_slot(apply->forward, value->name) < 0;
+        return apply_fail(apply, EXIT_USAGE, "%s: %s holds '%s', which %s%s%s", apply->command,
+                          apply->input_path, value->name,
+                          is_backward ? "is of use beside '" : "these options make no use of",
+                          is_backward ? missing : "", is_backward ? "' only" : "");
+    }
+    return apply_has_asked(apply);
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the command line to the cases of a bench: every parameter and optional tensor of an
+// operation as an option, with lists and sweeps; the cases are their product.
+#ifndef TOOL_BENCH_CASES_H
+#define TOOL_BENCH_CASES_H
+
+#include "commands/options.h"
+#include "specs/spec.h"
+
+enum { BENCH_MAX_SPECS = 32, BENCH_MAX_OPTIONS = 96 };
+
+// An option that comes from the specs. Flags have no text.
+struct bench_option {
+    char name[48];   // as in the spec: "head_dim"
+    char option[48]; // as on the command line: "head-dim"
+    char help[256];
+    const char *text;
+    bool is_flag, is_set;
+};
+
+struct bench_selection {
+    const struct op_spec *specs[BENCH_MAX_SPECS];
+    int num_specs;
+    struct bench_option options[BENCH_MAX_OPTIONS];
+    int num_options;
+};
+
+// Adds the specs of an operation, by command ("softmax": every pass) or by full name
+// ("softmax_backward"). False when there is none.
+bool bench_select(struct bench_selection *selection, const char *name);
+// Drops what is not of this pass, unless pass is NULL. False when an operation has none of it.
+bool bench_keep_pass(struct bench_selection *selection, const char *pass);
+
+// Rows for the option table; returns their number.
+int bench_option_rows(struct bench_selection *selection, struct option_spec *rows, int max_rows);
+
+// The cases of one spec with the options that it knows: their product, over the shapes of `standard`, which ends with
+// NULL (itself NULL: the spec's), where no size is given. Allocated; the caller frees. -1, with a sentence in error.
+int bench_cases(const struct bench_selection *selection, const struct op_spec *spec,
+                const char *const *standard, struct op_case **cases, char *error,
+                size_t error_bytes);
+
+#endif

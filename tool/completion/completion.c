@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// tessera completion: scripts for bash and zsh, written from the tables that --help is printed from. Both know a
+// command's options, the operands it takes, the options that an operand adds, and the values of an option. What is
+// no table lies in completion/bash.sh and zsh.sh.
+#include <string.h>
+
+#include "commands/command.h"
+#include "commands/commands.h"
+
+extern const unsigned char embedded_completion_bash[], embedded_completion_zsh[];
+
+static void for_all(void (*visit)(void *user, const struct command_visit *visit)) {
+    for (const struct command *c = commands; c->name != NULL; c++) commands_walk(c, visit, NULL);
+}
+
+static bool takes_commands(const struct command *command) { return command->run == command_manual; }
+
+// ---- bash: cases over "command/operand" and "command/operand/--option" --------------------------
+
+static void bash_operands(void *user, const struct command_visit *v) {
+    (void)user;
+    if (v->operand != NULL || (v->help->operands == NULL && !takes_commands(v->command))) return;
+    printf("    %s) echo '", v->command->name);
+    for (int i = 0; v->help->operands != NULL && v->help->operands[i] != NULL; i++)
+        printf("%s ", v->help->operands[i]);
+    for (const struct command *c = commands; takes_commands(v->command) && c->name != NULL; c++)
+        printf("%s ", c->name);
+    printf("' ;;\n");
+}
+
+static void bash_options(void *user, const struct command_visit *v) {
+    (void)user;
+    if (v->options[0].name == NULL) return;
+    printf("    case $1/$2 in %s/%s) printf '%%s ' '", v->command->name,
+           v->operand != NULL ? v->operand : "*");
+    for (int i = 0; v->options[i].name != NULL; i++) printf("--%s ", v->options[i].name);
+    printf("' ;; esac\n");
+}
+
+static void bash_values(void *user, const struct command_visit *v) {
+    (void)user;
+    const char *operand = v->operand != NULL ? v->operand : "*";
+    for (int i = 0; v->options[i].name != NULL; i++) {
+        const struct option_spec *option = &v->options[i];
+        enum value_kind kind = command_value_kind(option);
+        if (kind == VALUE_NONE) continue;
+        printf("    %s/%s/--%s", v->command->name, operand, option->name);
+        if (option->letter != 0) printf(" | %s/%s/-%c", v->command->name, operand, option->letter);
+        printf(") echo '%s", kind == VALUE_FILE     ? "@file"
+                             : kind == VALUE_FOLDER ? "@folder"
+                             : kind == VALUE_FREE   ? "@free"
+                                                    : "");
+        for (int c = 0; kind == VALUE_CHOICES && option->choices[c] != NULL; c++)
+            printf("%s ", option->choices[c]);
+        printf("' ;;\n");
+    }
+}
+
+static void print_bash(void) {
+    printf("# bash completion of tessera, written by 'tessera completion bash'\n\n"
+           "_tessera_commands() { echo '");
+    for (const struct command *c = commands; c->name != NULL; c++) printf("%s ", c->name);
+    printf("'; }\n\n_tessera_operands() { # COMMAND\n    case $1 in\n");
+    for_all(bash_operands);
+    printf("    esac\n}\n\n_tessera_options() { # COMMAND OPERAND\n");
+    for_all(bash_options);
+    printf("}\n\n"
+           "_tessera_value() { # COMMAND OPERAND OPTION: words, @file, @folder, @free, or nothing\n"
+           "    case $1/$2/$3 in\n");
+    for_all(bash_values);
+    printf("    esac\n}\n%s", (const char *)embedded_completion_bash);
+}
+
+// ---- zsh: _arguments with the texts of --help ---------------------------------------------------
+
+// Inside single quotes, with what _arguments or _describe take as separators escaped.
+static void print_zsh_text(const char *text) {
+    for (const char *c = text; *c != '\0'; c++) {
+        if (*c == '\'')
+            printf("'\\''");
+        else if (strchr("[]:\\", *c) != NULL)
+            printf("\\%c", *c);
+        else
+            putchar(*c);
+    }
+}
+
+static void zsh_options(void *user, const struct command_visit *v) {
+    (void)user;
+    if (v->options[0].name == NULL) return;
+    printf("    case $command/$operand in %s/%s)\n", v->command->name,
+           v->operand != NULL ? v->operand : "*");
+    for (int i = 0; v->options[i].name != NULL; i++) {
+        const struct option_spec *option = &v->options[i];
+        enum value_kind kind = command_value_kind(option);
+        printf("        options+=('--%s%s[", option->name, kind == VALUE_NONE ? "" : "=");
+        print_zsh_text(option->help);
+        putchar(']');
+        if (kind != VALUE_NONE) {
+            putchar(':');
+            print_zsh_text(option->value);
+            printf(":%s", kind == VALUE_FILE     ? "_files"
+                          : kind == VALUE_FOLDER ? "_files -/"
+                          : kind == VALUE_FREE   ? " "
+                                                 : "(");
+            for (int c = 0; kind == VALUE_CHOICES && option->choices[c] != NULL; c++)
+                printf("%s%s", c ? " " : "", option->choices[c]);
+            if (kind == VALUE_CHOICES) putchar(')');
+        }
+        printf("')\n");
+    }
+    printf("    esac\n");
+}
+
+static void zsh_operands(void *user, const struct command_visit *v) {
+    (void)user;
+    if (v->operand != NULL || (v->help->operands == NULL && !takes_commands(v->command))) return;
+    printf("    %s) operands=(", v->command->name);
+    for (int i = 0; v->help->operands != NULL && v->help->operands[i] != NULL; i++)
+        printf("%s%s", i ? " " : "", v->help->operands[i]);
+    for (const struct command *c = commands; takes_commands(v->command) && c->name != NULL; c++)
+        printf("%s ", c->name);
+    printf(") ;;\n");
+}
+
+static void print_zsh(void) {
+    printf("#compdef tessera\n# zsh completion of tessera, written by 'tessera completion zsh'\n\n"
+           "_tessera_commands() {\n    commands=(\n");
+    for (const struct command *c = commands; c->name != NULL; c++) {
+        printf("        '%s:", c->name);
+        print_zsh_text(c->summary);
+        printf("'\n");
+    }
+    printf("    )\n}\n\n_tessera_operands() {\n    case $command in\n");
+    for_all(zsh_operands);
+    printf("    esac\n}\n\n_tessera_options() {\n");
+    for_all(zsh_options);
+    printf("}\n%s", (const char *)embedded_completion_zsh);
+}
+
+// ---- The command --------------------------------------------------------------------------------
+
+int command_completion(int argc, char **argv) {
+    static const char *const shells[] = {"bash", "zsh", NULL};
+    static const struct command_help help = {
+        "completion",
+        "bash|zsh",
+        "Prints what a shell needs to complete the command lines of tessera.",
+        "For this shell alone: source <(tessera completion bash). For all: an installed copy has "
+        "the files where\nthe shells look; else zsh takes the output as _tessera in a folder of "
+        "$fpath.",
+        shells,
+        "tessera completion bash"};
+    const struct option_spec options[] = {{0}};
+    struct text_list operands = {0};
+    int code = options_parse(&help, options, argc, argv, &operands);
+    if (code >= 0) return code;
+    if (operands.count == 1 && strcmp(operands.items[0], "bash") == 0)
+        print_bash();
+    else if (operands.count == 1 && strcmp(operands.items[0], "zsh") == 0)
+        print_zsh();
+    else
+        return usage_error("completion", "expected bash or zsh");
+    return EXIT_FINE;
+}

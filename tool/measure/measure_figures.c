@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// After the sampling: which samples count, and the figures that they come to.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "measure/measure_contender.h"
+#include "system/progress.h"
+
+static const double good_clock = 0.95; // of the best probe
+static const double impossible = 1.05; // of the ceiling
+static const double doubt_seconds = 1; // for a ceiling that a figure exceeds
+
+int contender_count_good(const struct contender *contender) {
+    int good = 0;
+    for (int i = 0; i < contender->num_samples; i++)
+        good += contender->samples[i].clock >= good_clock * contender->session->fma_best &&
+                !contender->samples[i].is_disturbed;
+    return good;
+}
+
+// The good ones first.
+static int by_quality(const void *a, const void *b) {
+    const struct sample *x = a, *y = b;
+    if (x->is_disturbed != y->is_disturbed) return x->is_disturbed - y->is_disturbed;
+    return (x->clock < y->clock) - (x->clock > y->clock);
+}
+
+static int by_time(const void *a, const void *b) {
+    double x = ((const struct sample *)a)->seconds, y = ((const struct sample *)b)->seconds;
+    return (x > y) - (x < y);
+}
+
+static double quantile_ms(const struct sample *sorted, int count, double q) {
+    double at = q * (count - 1);
+    int low = (int)at, high = low + 1 < count ? low + 1 : low;
+    return 1e3 * (sorted[low].seconds + (at - low) * (sorted[high].seconds - sorted[low].seconds));
+}
+
+// Keeps the samples with a good clock; too few of them: the best of what there is.
+static int keep_good(struct contender *contender) {
+    int count = contender->num_samples, good = contender_count_good(contender);
+    qsort(contender->samples, (size_t)count, sizeof *contender->samples, by_quality);
+    int enough = count < MIN_SAMPLES ? count : MIN_SAMPLES;
+    contender->result->is_throttled = good < enough;
+    int best = count / 5 > MIN_GOOD ? count / 5 : MIN_GOOD;
+    int kept = good >= enough ? good : count < best ? count : best;
+    qsort(contender->samples, (size_t)kept, sizeof *contender->samples, by_time);
+    contender->result->num_samples = kept;
+    contender->result->num_set_aside = count - kept;
+    return kept;
+}
+
+// What the unit for products does at the clock of these samples.
+static double unit_beside(const struct sample *samples, int count) {
+    double sum = 0;
+    for (int i = 0; i < count; i++) sum += samples[i].unit_rate;
+    return sum / count;
+}
+
+void contender_summarise(const struct op_case *c, const struct allocation_table *tensors,
+                         struct contender *contender) {
+    struct measure_session *session = contender->session;
+    struct result *result = contender->result;
+    int kept = keep_good(contender);
+    tsr_probe_kind unit = contender->unit;
+    double flops = c->spec->flops(c), ceiling = *unit_best(session, unit);
+    result->median_ms = quantile_ms(contender->samples, kept, 0.5);
+    result->p20_ms = quantile_ms(contender->samples, kept, 0.2);
+    result->p80_ms = quantile_ms(contender->samples, kept, 0.8);
+    double seconds = 1e-3 * result->median_ms;
+    if (contender->beside != NULL) return; // each call is one thread's
+    // The FMA probe is in fp32: it says nothing of a peer whose products come from 16-bit units.
+    bool is_within_probe = contender->peer == NULL || c->dtype == TSR_F32;
+    if (!is_within_probe) ceiling = INFINITY;
+    // Was the ceiling itself low? Beside other work a probe of some milliseconds may lose a processor each time,
+    // one of a tenth finds a moment without.
+    double doubted = seconds_now();
+    while (flops / seconds > impossible * ceiling && seconds_now() - doubted < doubt_seconds) {
+        clock_probe(session);
+        double burst = unit_burst(session, unit);
+        ceiling = fmax(ceiling, fmax(burst, *unit_best(session, unit)));
+    }
+    if (flops / seconds > impossible * ceiling) {
+        contender_fail(contender, MEASURE_FAILED,
+                       "%s: variant '%s' came to %.0f GFLOP/s, more than the %.0f that its "
+                       "unit can do: the figure is refused",
+                       c->spec->op, contender_name(contender), 1e-9 * flops / seconds,
+                       1e-9 * ceiling);
+        result->median_ms = result->p20_ms = result->p80_ms = NAN;
+        return;
+    }
+    result->tflops = 1e-12 * flops / seconds;
+    result->gb_s = 1e-9 * case_bytes(c) / seconds;
+    result->is_cold =
+        session->options.is_cold || inputs_bytes(c) > (double)session->machine.l3_bytes;
+    if (!is_within_probe) return;
+    result->unit_gflops = 1e-9 * ceiling;
+    result->ceiling_ms = 1e3 * measure_floor_s(session, c, unit_beside(contender->samples, kept),
+                                               session->options.is_cold);
+    result->share_of_ceiling = result->ceiling_ms / result->median_ms;
+    if (contender->peer == NULL) // what a peer allocates is not counted
+        result->peak_bytes =
+            tensors->peak_bytes + contender->memory.peak_bytes - contender->context_bytes;
+}
+
+void contenders_compare(const struct op_case *c, const struct contender *contenders, int count) {
+    double baseline = NAN;
+    for (int i = 0; i < count; i++)
+        if (spec_is_baseline(c->spec, contenders[i].variant))
+            baseline = result_device_ms(contenders[i].result);
+    for (int i = 0; i < count; i++) {
+        struct result *result = contenders[i].result;
+        result->speedup_over_naive = baseline / result_device_ms(result);
+        if (contenders[i].peer == NULL) continue;
+        result->ours_ms = contenders[0].result->median_ms;
+        result->speedup_over_peer = result->median_ms / result->ours_ms;
+    }
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the report measures, in this order: the shapes of the published tables of fused-kernel tutorials (softmax, layer norm,
+// attention), every operation's standard shapes, how some scale, matmul with its tiles (on a GPU second), the 16-bit types.
+#include <stdlib.h>
+#include <string.h>
+
+#include "commands/device_option.h"
+#include "report/report_collect.h"
+
+// ---- Cases ------------------------------------------------------------------------------------
+
+static bool wants(const struct collector *k, tsr_dtype dtype) {
+    return k->options->dtype == NULL || tsr_dtype_from_name(k->options->dtype) == dtype;
+}
+
+// f32, or what --dtype says: the dtype of the tutorials' row operations.
+static tsr_dtype row_dtype(const struct collector *k) {
+    return k->options->dtype == NULL ? TSR_F32 : tsr_dtype_from_name(k->options->dtype);
+}
+
+// Said in the report, once.
+static bool leave_out(struct collector *k, const char *op) {
+    char *text = k->report->left_out;
+    size_t used = strlen(text), room = sizeof k->report->left_out, length = strlen(op);
+    for (const char *at = strstr(text, op); at != NULL; at = strstr(at + 1, op))
+        if ((at == text || at[-1] == ' ') && (at[length] == '\0' || at[length] == ','))
+            return false;
+    if (used + length + 3 < room) snprintf(text + used, room - used, "%s%s", used ? ", " : "", op);
+    return false;
+}
+
+bool collector_case(struct collector *k, const char *op, tsr_dtype dtype, const char *params,
+                    struct op_case *c) {
+    const struct op_spec *spec = spec_find(op);
+    if (spec == NULL) return false;
+    char error[256];
+    *c = case_default(spec);
+    c->dtype = dtype;
+    if (!device_has_op(k->options->device, op)) return leave_out(k, op);
+    if (case_set(c, params, error, sizeof error)) {
+        struct op_case complete = *c; // its tensors: sizes that others follow may still change
+        if (spec->complete != NULL) spec->complete(&complete);
+        memcpy(c->is_present, complete.is_present, sizeof c->is_present);
+        return true;
+    }
+    progress_note(&k->progress, "%s %s: %s", op, params, error);
+    return false;
+}
+
+static void add(struct collector *k, visitor *visit, int *count, const char *op, tsr_dtype dtype,
+                const char *params) {
+    struct report_case given = {.num_variants = 0};
+    if (!collector_case(k, op, dtype, params, &given.c)) return;
+    given.asked = given.c;
+    if (visit != NULL)
+        visit(k, &given);
+    else
+        ++*count;
+}
+
+// ---- The list ---------------------------------------------------------------------------------
+
+static void walk_rows(struct collector *k, visitor *visit, int *count) {
+    static const int sides[] = {1024, 2048, 4096, 8192};
+    static const int hidden[] = {256, 512, 768, 1024, 2048, 4096};
+    char params[96];
+    for (int i = 0; i < 4; i++) {
+        snprintf(params, sizeof params, "rows=%d cols=%d", sides[i], sides[i]);
+        add(k, visit, count, "softmax_forward", row_dtype(k), params);
+    }
+    for (int i = 0; i < 6; i++) {
+        snprintf(params, sizeof params, "rows=16384 cols=%d +weight +bias", hidden[i]);
+        add(k, visit, count, "layernorm_forward", row_dtype(k), params);
+    }
+}
+
+static void walk_matmul(struct collector *k, visitor *visit, int *count) {
+    static const int sizes[] = {512, 1024, 2048, 4096, 8192};
+    static const tsr_dtype dtypes[] = {TSR_F32, TSR_F16, TSR_BF16};
+    char params[96];
+    for (int d = 0; d < 3; d++) {
+        if (!wants(k, dtypes[d])) continue;
+        for (int i = 0; i < 5; i++) {
+            snprintf(params, sizeof params, "m=%d n=%d k=%d", sizes[i], sizes[i], sizes[i]);
+            add(k, visit, count, "matmul_forward", dtypes[d], params);
+        }
+        add(k, visit, count, "matmul_forward", dtypes[d], "m=8192 n=11008 k=4096");
+    }
+    walk_tiles(k, visit, count);
+}
+
+static bool is_in_tutorials(const struct collector *k, const char *op, tsr_dtype dtype) {
+    if (strcmp(op, "matmul_forward") == 0) return true;
+    return dtype == row_dtype(k) &&
+           (strcmp(op, "softmax_forward") == 0 || strcmp(op, "layernorm_forward") == 0);
+}
+
+// The standard shapes of the other operations, in the dtypes from first up to end.
+static void walk_others(struct collector *k, visitor *visit, int *count, int first, int end) {
+    static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
+    for (int d = first; d < end; d++) {
+        if (!wants(k, dtypes[d])) continue;
+        for (int i = 0; op_specs[i] != NULL; i++) {
+            const struct op_spec *spec = op_specs[i];
+            if (spec->standard == NULL || is_in_tutorials(k, spec->op, dtypes[d])) continue;
+            int last = 0;
+            while (spec->standard[last + 1] != NULL) last++;
+            for (int s = k->options->is_quick ? last : 0; s <= last; s++)
+                add(k, visit, count, spec->op, dtypes[d], spec->standard[s]);
+        }
+    }
+}
+
+// After the published tables every operation has its turn in fp32 before sizes and 16-bit types do: should the
+// time run out, the report is narrower, not one-sided. A GPU, to which large products are cheap, begins with them.
+void walk_all(struct collector *k, visitor *visit, int *count) {
+    bool is_short = k->options->is_quick && k->options->dtype == NULL; // fp16 is much like bf16
+    bool has_products_first = k->options->device.type != TSR_CPU;
+    walk_rows(k, visit, count);
+    if (has_products_first) walk_matmul(k, visit, count);
+    walk_attention(k, visit, count);
+    walk_others(k, visit, count, 0, 1);
+    walk_scaling(k, visit, count);
+    if (!has_products_first) walk_matmul(k, visit, count);
+    walk_others(k, visit, count, 1, is_short ? 2 : 3);
+}

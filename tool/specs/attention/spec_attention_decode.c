@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention over a cache for verify, bench, apply and report: parameters, tensors, call, work. Cases and
+// fills, edges and bounds are in the other files of the name.
+#include "specs/attention/spec_attention_decode.h"
+
+#include <math.h>
+
+static const char *const masks[] = {"none", "causal", NULL};
+
+static const struct param_spec params[] = {
+    {"batch_size", "sequences", PARAM_SIZE, 16, NULL},
+    {"seqlen_q", "new tokens of a sequence; packed: of the longest", PARAM_SIZE, 1, NULL},
+    {"seqlen_k", "keys of a sequence, the new ones among them", PARAM_SIZE, 8192, NULL},
+    {"num_heads", "heads of q", PARAM_SIZE, 32, NULL},
+    {"num_kv_heads", "heads of the cache", PARAM_SIZE, 8, NULL},
+    {"head_dim", "columns of q and k", PARAM_SIZE, 128, NULL},
+    {"head_dim_v", "columns of v; 0: as q", PARAM_SIZE, 0, NULL},
+    {"capacity", "keys that the cache has room for; 0: seqlen_k", PARAM_SIZE, 0, NULL},
+    {"page_size", "with page_table: keys of a page", PARAM_SIZE, 16, NULL},
+    {"num_pages", "with page_table: pages; 0: as many as are used", PARAM_SIZE, 0, NULL},
+    {"total_q", "packed: rows of q; 0: batch_size times seqlen_q", PARAM_SIZE, 0, NULL},
+    {"rotary_dim", "with cos: elements of a head that turn; 0: all", PARAM_SIZE, 0, NULL},
+    {"num_positions", "with cos: rows of the tables; 0: capacity + 1", PARAM_SIZE, 0, NULL},
+    {"alibi_batch", "1: alibi_slopes of every batch", PARAM_SIZE, 0, NULL},
+    {"ragged", "1: lengths drawn, NaN where no query looks", PARAM_SIZE, 0, NULL},
+    {"mask", "which keys a query sees", PARAM_CHOICE, 1, masks},
+    {"interleaved", "RoPE pairs (2i, 2i + 1)", PARAM_FLAG, 0, NULL},
+    {"window_left", "keys kept before the diagonal one; -1: all", PARAM_INT, -1, NULL},
+    {"window_right", "keys kept after the diagonal one; -1: all", PARAM_INT, -1, NULL},
+    {"softmax_scale", "factor of q k; 0: 1 / sqrt(head_dim)", PARAM_REAL, 0, NULL, PARAM_FLOAT},
+    {"softcap", "scores become softcap tanh(score / softcap); 0: they do not", PARAM_REAL, 0, NULL,
+     PARAM_FLOAT},
+    {"max_seqlen_q", "packed: new tokens of a sequence that count; 0: all", PARAM_INT, 0, NULL},
+    {"max_seqlen_k", "keys of a sequence that count; 0: all", PARAM_INT, 0, NULL},
+    {0},
+};
+
+static const struct slot_spec slots[] = {
+    {"cu_seqlens_q", SLOT_IN, SLOT_I32, true, NULL, false},
+    {"cache_seqlens", SLOT_IN, SLOT_I32, false, NULL, false},
+    {"page_table", SLOT_IN, SLOT_I32, true, NULL, false},
+    {"q", SLOT_IN, SLOT_MAIN, false, NULL, false},
+    {"k_new", SLOT_IN, SLOT_MAIN, true, NULL, false},
+    {"v_new", SLOT_IN, SLOT_MAIN, true, NULL, false},
+    {"cos", SLOT_IN, SLOT_F32, true, NULL, false},
+    {"sin", SLOT_IN, SLOT_F32, true, NULL, false},
+    {"alibi_slopes", SLOT_IN, SLOT_SMALL, true, NULL, false},
+    {"sinks", SLOT_IN, SLOT_SMALL, true, NULL, false},
+    {"k_cache", SLOT_INOUT, SLOT_MAIN, false, NULL, false},
+    {"v_cache", SLOT_INOUT, SLOT_MAIN, false, NULL, false},
+    {"out", SLOT_OUT, SLOT_MAIN, false, NULL, false},
+    {"lse", SLOT_OUT, SLOT_F32, true, NULL, false},
+    {0},
+};
+
+// ---- Sizes ------------------------------------------------------------------------------------
+
+static int64_t or_else(double value, int64_t standard) {
+    return value != 0 ? (int64_t)value : standard;
+}
+
+struct decode_sizes decode_sizes_of(const struct op_case *c) {
+    const double *p = c->param;
+    struct decode_sizes n = {.is_packed = c->is_present[DEC_CU_SEQLENS_Q],
+                             .is_paged = c->is_present[DEC_PAGE_TABLE],
+                             .has_new = c->is_present[DEC_K_NEW],
+                             .has_rope = c->is_present[DEC_COS]};
+    n.batch = (int64_t)p[DEC_BATCH];
+    n.seqlen_q = n.total_q = (int64_t)p[DEC_SEQLEN_Q];
+    n.heads = (int64_t)p[DEC_HEADS];
+    n.kv_heads = (int64_t)p[DEC_KV_HEADS];
+    n.head_dim = (int64_t)p[DEC_HEAD_DIM];
+    n.head_dim_v = or_else(p[DEC_HEAD_DIM_V], n.head_dim);
+    if (n.is_packed) {
+        n.total_q = or_else(p[DEC_TOTAL_Q], n.batch * n.seqlen_q);
+        if (n.seqlen_q == 0 || n.seqlen_q > n.total_q) n.seqlen_q = n.total_q;
+    }
+    n.page_size = n.capacity = or_else(p[DEC_CAPACITY], (int64_t)p[DEC_SEQLEN_K]);
+    n.max_pages = 1;
+    n.num_pages = n.batch;
+    if (n.is_paged) {
+        n.page_size = (int64_t)p[DEC_PAGE_SIZE];
+        n.max_pages = n.page_size > 0 ? (n.capacity + n.page_size - 1) / n.page_size : 0;
+        n.capacity = n.max_pages * n.page_size;
+        n.num_pages = or_else(p[DEC_NUM_PAGES], n.batch * n.max_pages);
+    }
+    if (n.num_pages == 0) n.capacity = 0;
+    n.rotary_dim = or_else(p[DEC_ROTARY_DIM], n.head_dim) / 2 * 2;
+    n.num_positions = or_else(p[DEC_NUM_POSITIONS], n.capacity + 1);
+    return n;
+}
+
+static int slot_shape(const struct op_case *c, int slot, int64_t *shape) {
+    struct decode_sizes n = decode_sizes_of(c);
+    bool is_kv = slot == DEC_K_NEW || slot == DEC_V_NEW;
+    bool is_v = slot == DEC_V_NEW || slot == DEC_V_CACHE || slot == DEC_OUT;
+    int ndim = 0;
+    switch (slot) {
+    case DEC_CU_SEQLENS_Q: shape[0] = n.batch + 1; return 1;
+    case DEC_CACHE_SEQLENS: shape[0] = n.batch; return 1;
+    case DEC_PAGE_TABLE:
+        shape[0] = n.batch;
+        shape[1] = n.max_pages;
+        return 2;
+    case DEC_COS:
+    case DEC_SIN:
+        shape[0] = n.num_positions;
+        shape[1] = n.rotary_dim / 2;
+        return 2;
+    case DEC_SLOPES:
+    case DEC_SINKS:
+        if (slot == DEC_SLOPES && c->param[DEC_ALIBI_BATCH] != 0) shape[ndim++] = n.batch;
+        shape[ndim++] = n.heads;
+        return ndim;
+    case DEC_K_CACHE:
+    case DEC_V_CACHE:
+        shape[ndim++] = n.num_pages;
+        shape[ndim++] = n.page_size;
+        shape[ndim++] = n.kv_heads;
+        shape[ndim++] = is_v ? n.head_dim_v : n.head_dim;
+        return ndim;
+    case DEC_LSE:
+        if (!n.is_packed) shape[ndim++] = n.batch;
+        shape[ndim++] = n.heads;
+        shape[ndim++] = n.total_q;
+        return ndim;
+    default:
+        if (!n.is_packed) shape[ndim++] = n.batch;
+        shape[ndim++] = n.total_q;
+        shape[ndim++] = is_kv ? n.kv_heads : n.heads;
+        shape[ndim++] = is_v ? n.head_dim_v : n.head_dim;
+        return ndim;
+    }
+}
+
+static bool infer(struct op_case *c) {
+    const tsr_tensor *q = &c->tensor[DEC_Q], *k = &c->tensor[DEC_K_CACHE];
+    const tsr_tensor *v = &c->tensor[DEC_V_CACHE], *table = &c->tensor[DEC_PAGE_TABLE];
+    const tsr_tensor *cosines = &c->tensor[DEC_COS], *cu = &c->tensor[DEC_CU_SEQLENS_Q];
+    bool is_packed = c->is_present[DEC_CU_SEQLENS_Q], is_paged = c->is_present[DEC_PAGE_TABLE];
+    double *p = c->param;
+    if (q->ndim != (is_packed ? 3 : 4) || k->ndim != 4 || v->ndim != 4 ||
+        (is_packed && (cu->ndim != 1 || cu->shape[0] < 1)) || (is_paged && table->ndim != 2) ||
+        (c->is_present[DEC_COS] && cosines->ndim != 2))
+        return false;
+    p[DEC_BATCH] = (double)(is_packed ? cu->shape[0] - 1 : q->shape[0]);
+    p[DEC_SEQLEN_Q] = p[DEC_TOTAL_Q] = (double)q->shape[q->ndim - 3];
+    p[DEC_HEADS] = (double)q->shape[q->ndim - 2];
+    p[DEC_HEAD_DIM] = (double)q->shape[q->ndim - 1];
+    p[DEC_KV_HEADS] = (double)k->shape[2];
+    p[DEC_HEAD_DIM_V] = (double)v->shape[3];
+    p[DEC_PAGE_SIZE] = p[DEC_CAPACITY] = p[DEC_SEQLEN_K] = (double)k->shape[1];
+    if (is_paged) {
+        p[DEC_NUM_PAGES] = (double)k->shape[0];
+        p[DEC_CAPACITY] = p[DEC_SEQLEN_K] = (double)(k->shape[1] * table->shape[1]);
+    }
+    if (c->is_present[DEC_COS]) {
+        p[DEC_NUM_POSITIONS] = (double)cosines->shape[0];
+        p[DEC_ROTARY_DIM] = 2 * (double)cosines->shape[1];
+    }
+    p[DEC_ALIBI_BATCH] = c->is_present[DEC_SLOPES] && c->tensor[DEC_SLOPES].ndim == 2 ? 1 : 0;
+    return true;
+}
+
+static void complete(struct op_case *c) {
+    c->param[DEC_HEAD_DIM_V] = (double)decode_sizes_of(c).head_dim_v;
+}
+
+// ---- Sequences --------------------------------------------------------------------------------
+
+static int64_t clamp(int64_t x, int64_t low, int64_t high) {
+    return x < low ? low : x > high ? high : x;
+}
+
+// False where the case has no data (yet), or on a device, where the host cannot look.
+static bool has_data(const struct op_case *c, int slot) {
+    const tsr_tensor *t = &c->tensor[slot];
+    return c->is_present[slot] && t->data != NULL && t->device.type == TSR_CPU;
+}
+
+static int64_t index_at(const struct op_case *c, int slot, int64_t i) {
+    return (int64_t)tsr_load(TSR_I32, c->tensor[slot].data, i);
+}
+
+struct decode_rows decode_rows_of(const struct op_case *c, int64_t batch) {
+    struct decode_sizes n = decode_sizes_of(c);
+    struct decode_rows rows = {.q_first = 0, .len_q = n.seqlen_q};
+    if (n.is_packed) rows.q_first = clamp(batch * n.seqlen_q, 0, n.total_q);
+    if (has_data(c, DEC_CU_SEQLENS_Q)) {
+        rows.q_first = clamp(index_at(c, DEC_CU_SEQLENS_Q, batch), 0, n.total_q);
+        int64_t end = index_at(c, DEC_CU_SEQLENS_Q, batch + 1);
+        rows.len_q = clamp(clamp(end, rows.q_first, n.total_q) - rows.q_first, 0, n.seqlen_q);
+    }
+    rows.num_new = n.has_new ? rows.len_q : 0;
+    rows.cache_len = clamp((int64_t)c->param[DEC_SEQLEN_K] - rows.num_new, 0, n.capacity);
+    if (has_data(c, DEC_CACHE_SEQLENS))
+        rows.cache_len = clamp(index_at(c, DEC_CACHE_SEQLENS, batch), 0, n.capacity);
+    rows.len_k = clamp(rows.cache_len + rows.num_new, 0, n.capacity);
+    return rows;
+}
+
+bool decode_sees(const struct op_case *c, const struct decode_rows *rows, int64_t i, int64_t j) {
+    const double *p = c->param;
+    int64_t d = i + rows->len_k - rows->len_q;
+    if (p[DEC_MASK] != TSR_MASK_NONE && j > d) return false;
+    if (p[DEC_WINDOW_LEFT] >= 0 && j < d - (int64_t)p[DEC_WINDOW_LEFT]) return false;
+    return p[DEC_WINDOW_RIGHT] < 0 || j <= d + (int64_t)p[DEC_WINDOW_RIGHT];
+}
+
+int64_t decode_cache_row(const struct op_case *c, int64_t batch, int64_t j) {
+    struct decode_sizes n = decode_sizes_of(c);
+    int64_t page = batch;
+    if (n.is_paged)
+        page = clamp(index_at(c, DEC_PAGE_TABLE, batch * n.max_pages + j / n.page_size), 0,
+                     n.num_pages - 1);
+    return page * n.page_size + j % n.page_size;
+}
+
+bool decode_is_appended(const struct op_case *c, const struct decode_rows *rows, int64_t batch,
+                        int64_t t) {
+    struct decode_sizes n = decode_sizes_of(c);
+    int64_t j = rows->cache_len + t;
+    if (t >= rows->num_new || j >= n.capacity) return false;
+    if (!n.is_paged) return true;
+    int64_t page = index_at(c, DEC_PAGE_TABLE, batch * n.max_pages + j / n.page_size);
+    return page >= 0 && page < n.num_pages;
+}
+
+int64_t decode_row(const struct decode_sizes *n, const struct decode_rows *rows, int64_t batch,
+                   int64_t i) {
+    return (n->is_packed ? 0 : batch * n->total_q) + rows->q_first + i;
+}
+
+// ---- Call and work ----------------------------------------------------------------------------
+
+// What the call is told of the longest new sequence: as given, else as the case has it.
+static int64_t longest_q(const struct op_case *c) {
+    if (c->param[DEC_MAX_SEQLEN_Q] != 0) return (int64_t)c->param[DEC_MAX_SEQLEN_Q];
+    return c->is_present[DEC_CU_SEQLENS_Q] ? (int64_t)c->param[DEC_SEQLEN_Q] : 0;
+}
+
+static tsr_status call(tsr_context *ctx, const struct op_case *c, const char *variant,
+                       void *workspace, size_t given_bytes, size_t *workspace_bytes) {
+    const double *p = c->param;
+    tsr_attention_decode_args args = TSR_ATTENTION_DECODE_ARGS(
+            .flags = c->flags, .variant = variant, .workspace = workspace,
+            .workspace_bytes = given_bytes, .q = c->tensor[DEC_Q], .k_new = c->tensor[DEC_K_NEW],
+            .v_new = c->tensor[DEC_V_NEW], .k_cache = c->tensor[DEC_K_CACHE],
+            .v_cache = c->tensor[DEC_V_CACHE], .cache_seqlens = c->tensor[DEC_CACHE_SEQLENS],
+            .page_table = c->tensor[DEC_PAGE_TABLE], .cu_seqlens_q = c->tensor[DEC_CU_SEQLENS_Q],
+            .cos = c->tensor[DEC_COS], .sin = c->tensor[DEC_SIN],
+            .alibi_slopes = c->tensor[DEC_SLOPES], .sinks = c->tensor[DEC_SINKS],
+            .out = c->tensor[DEC_OUT], .lse = c->tensor[DEC_LSE], .mask = (tsr_mask)p[DEC_MASK],
+            .softmax_scale = (float)p[DEC_SOFTMAX_SCALE], .softcap = (float)p[DEC_SOFTCAP],
+            .interleaved = p[DEC_INTERLEAVED] != 0, .has_window_left = p[DEC_WINDOW_LEFT] != -1,
+            .has_window_right = p[DEC_WINDOW_RIGHT] != -1,
+            .window_left = (int64_t)p[DEC_WINDOW_LEFT],
+            .window_right = (int64_t)p[DEC_WINDOW_RIGHT], .max_seqlen_q = longest_q(c),
+            .max_seqlen_k = (int64_t)p[DEC_MAX_SEQLEN_K]);
+    return workspace_bytes != NULL ? tsr_attention_decode_prepare(ctx, &args, workspace_bytes)
+                                   : tsr_attention_decode(ctx, &args);
+}
+
+// Pairs of a query and a key that it sees, and keys that some query sees, of all sequences.
+static void count(const struct op_case *c, double *pairs, double *keys) {
+    const double *p = c->param;
+    struct decode_sizes n = decode_sizes_of(c);
+    *pairs = *keys = 0;
+    for (int64_t b = 0; b < n.batch; b++) {
+        struct decode_rows rows = decode_rows_of(c, b);
+        double first = (double)rows.len_k, last = 0;
+        for (int64_t i = 0; i < rows.len_q; i++) {
+            double d = (double)(i + rows.len_k - rows.len_q), low = 0, high = (double)rows.len_k;
+            if (p[DEC_WINDOW_LEFT] >= 0) low = fmax(low, d - p[DEC_WINDOW_LEFT]);
+            if (p[DEC_WINDOW_RIGHT] >= 0) high = fmin(high, d + p[DEC_WINDOW_RIGHT] + 1);
+            if (p[DEC_MASK] != TSR_MASK_NONE) high = fmin(high, d + 1);
+            if (low >= high) continue;
+            *pairs += high - low;
+            first = fmin(first, low);
+            last = fmax(last, high);
+        }
+        *keys += fmax(last - first, 0);
+    }
+}
+
+static double flops(const struct op_case *c) {
+    struct decode_sizes n = decode_sizes_of(c);
+    double pairs, keys;
+    count(c, &pairs, &keys);
+    return 2 * pairs * (double)n.heads * (double)(n.head_dim + n.head_dim_v);
+}
+
+// What is seen of the caches once; new keys and values, q and out once.
+static double bytes(const struct op_case *c) {
+    struct decode_sizes n = decode_sizes_of(c);
+    double pairs, keys, element = (double)tsr_dtype_bytes(c->dtype);
+    double columns = (double)(n.head_dim + n.head_dim_v);
+    double rows = (double)n.total_q * (n.is_packed ? 1 : (double)n.batch);
+    count(c, &pairs, &keys);
+    return element * columns *
+           (keys * (double)n.kv_heads + rows * (double)n.heads +
+            (n.has_new ? 2 * rows * (double)n.kv_heads : 0));
+}
+
+// The caches are read, but for what is appended.
+static double written(const struct op_case *c) {
+    struct decode_sizes n = decode_sizes_of(c);
+    double rows = (double)n.total_q * (n.is_packed ? 1 : (double)n.batch);
+    double columns = (double)(n.heads * n.head_dim_v);
+    if (n.has_new) columns += (double)(n.kv_heads * (n.head_dim + n.head_dim_v));
+    return (double)tsr_dtype_bytes(c->dtype) * rows * columns;
+}
+
+static const char *const standard[] = {
+    "batch_size=16 seqlen_k=8192 num_heads=32 num_kv_heads=8 head_dim=128 +k_new +v_new",
+    "batch_size=16 seqlen_k=8192 num_heads=32 num_kv_heads=8 head_dim=128 +k_new +v_new "
+    "+page_table",
+    "batch_size=16 seqlen_k=8192 num_heads=8 num_kv_heads=8 head_dim=128 +k_new +v_new",
+    "batch_size=16 seqlen_k=8192 num_heads=64 num_kv_heads=8 head_dim=128 +k_new +v_new",
+    "batch_size=1 seqlen_k=131072 num_heads=32 num_kv_heads=8 head_dim=128 +k_new +v_new",
+    "batch_size=4 seqlen_q=256 seqlen_k=4096 num_heads=32 num_kv_heads=8 head_dim=128 +k_new "
+    "+v_new +cos +sin",
+    NULL};
+
+const struct op_spec attention_decode_spec = {
+    .op = "attention_decode",
+    .command = "attention-decode",
+    .pass = "forward",
+    .params = params,
+    .slots = slots,
+    .shape = slot_shape,
+    .infer = infer,
+    .complete = complete,
+    .call = call,
+    .flops = flops,
+    .bytes = bytes,
+    .written = written,
+    .randomize = decode_randomize,
+    .fill = decode_fill,
+    .bound = decode_bound,
+    .edges = decode_edges,
+    .standard = standard,
+    .baseline = "naive",
+};

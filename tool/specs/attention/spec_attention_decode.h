@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files of the decode spec share: its slots and parameters, the sizes of a case, and where the rows
+// of a sequence are. The rules are stated anew here, from tessera/attention_decode.h: the library's own are
+// what is under test.
+#ifndef TOOL_SPEC_ATTENTION_DECODE_H
+#define TOOL_SPEC_ATTENTION_DECODE_H
+
+#include "specs/spec.h"
+
+// Metadata is filled first, because what the caches hold depends on it.
+enum decode_slot {
+    DEC_CU_SEQLENS_Q,
+    DEC_CACHE_SEQLENS,
+    DEC_PAGE_TABLE,
+    DEC_Q,
+    DEC_K_NEW,
+    DEC_V_NEW,
+    DEC_COS,
+    DEC_SIN,
+    DEC_SLOPES,
+    DEC_SINKS,
+    DEC_K_CACHE,
+    DEC_V_CACHE,
+    DEC_OUT,
+    DEC_LSE
+};
+
+enum decode_param {
+    DEC_BATCH,
+    DEC_SEQLEN_Q, // packed: of the longest
+    DEC_SEQLEN_K, // the new ones among them
+    DEC_HEADS,
+    DEC_KV_HEADS,
+    DEC_HEAD_DIM,
+    DEC_HEAD_DIM_V,    // 0: as head_dim
+    DEC_CAPACITY,      // 0: as seqlen_k
+    DEC_PAGE_SIZE,     // paged
+    DEC_NUM_PAGES,     // 0: as many as the sequences take
+    DEC_TOTAL_Q,       // packed: rows; 0: batch times seqlen
+    DEC_ROTARY_DIM,    // 0: head_dim
+    DEC_NUM_POSITIONS, // 0: enough for the capacity
+    DEC_ALIBI_BATCH,   // slopes for every batch
+    DEC_RAGGED, // 1: lengths are drawn, NaN lies wherever no query looks; 2: and metadata is bad
+    DEC_MASK,
+    DEC_INTERLEAVED,
+    DEC_WINDOW_LEFT, // -1: none
+    DEC_WINDOW_RIGHT,
+    DEC_SOFTMAX_SCALE,
+    DEC_SOFTCAP,
+    DEC_MAX_SEQLEN_Q, // 0: seqlen_q
+    DEC_MAX_SEQLEN_K  // 0: all keys
+};
+
+struct decode_sizes {
+    int64_t batch, seqlen_q, total_q, heads, kv_heads, head_dim, head_dim_v;
+    int64_t capacity, page_size, max_pages, num_pages; // contiguous: one page for each sequence
+    int64_t rotary_dim, num_positions;
+    bool is_packed, is_paged, has_new, has_rope;
+};
+struct decode_sizes decode_sizes_of(const struct op_case *c);
+
+// One sequence, by the metadata of the case where that has data.
+struct decode_rows {
+    int64_t q_first, len_q, cache_len, num_new, len_k;
+};
+struct decode_rows decode_rows_of(const struct op_case *c, int64_t batch);
+
+bool decode_sees(const struct op_case *c, const struct decode_rows *rows, int64_t i, int64_t j);
+// Row of the caches (page times page_size and what follows) that key j is read from.
+int64_t decode_cache_row(const struct op_case *c, int64_t batch, int64_t j);
+// Whether new key t is appended.
+bool decode_is_appended(const struct op_case *c, const struct decode_rows *rows, int64_t batch,
+                        int64_t t);
+// Row of q, k_new, v_new or out.
+int64_t decode_row(const struct decode_sizes *n, const struct decode_rows *rows, int64_t batch,
+                   int64_t i);
+
+void decode_randomize(struct rng *rng, struct op_case *c);
+bool decode_fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
+                 double *values);
+void decode_bound(const struct op_case *c, int slot, double *bound);
+extern const struct edge_case decode_edges[];
+
+#endif

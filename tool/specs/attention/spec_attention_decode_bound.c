@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+// How far decode may be off: spec_attention_bound.c's analysis of forward, in whose words this is, with the
+// error of a score also holding what rotation adds. A rotated element is off by 6 u of its pair's length,
+// and a key that was rotated in this call by its rounding to the cache's dtype on top.
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "specs/attention/spec_attention_decode.h"
+#include "system/heap.h"
+
+static const double u32 = 0x1p-24, tiny = 0x1p-126;
+
+struct view {
+    const struct op_case *c;
+    struct decode_sizes n;
+    const double *q, *cosine, *sine, *slopes, *sinks, *k, *v;
+    double scale, softcap, rounding, least; // of the dtype: unit roundoff, half the least number
+};
+
+static double sum_factor(double count) { return (8 + 2 * sqrt(count)) * u32; }
+
+// The other element of a pair of rotary_dim; whether c is the second.
+static int64_t partner(const struct view *t, int64_t c, bool *is_second, int64_t *angle) {
+    int64_t half = t->n.rotary_dim / 2;
+    if (t->c->param[DEC_INTERLEAVED] != 0) {
+        *is_second = c % 2 == 1;
+        *angle = c / 2;
+        return c ^ 1;
+    }
+    *is_second = c >= half;
+    *angle = c % half;
+    return c < half ? c + half : c - half;
+}
+
+static int64_t turning(const struct view *t) { return t->n.has_rope ? t->n.rotary_dim : 0; }
+
+static double pair_length(const struct view *t, const double *x, int64_t c) {
+    bool is_second;
+    int64_t angle;
+    return hypot(x[c], x[partner(t, c, &is_second, &angle)]);
+}
+
+// A query after rotation, and its error.
+static void rotate_q(const struct view *t, const double *x, int64_t position, double *q,
+                     double *error) {
+    int64_t half = t->n.rotary_dim / 2, last = t->n.num_positions - 1;
+    int64_t row = position < 0 ? 0 : position > last ? last : position;
+    for (int64_t c = 0; c < t->n.head_dim; c++) {
+        q[c] = x[c];
+        error[c] = 0;
+        if (c >= turning(t)) continue;
+        bool is_second;
+        int64_t angle, other = partner(t, c, &is_second, &angle);
+        double turn = x[other] * t->sine[row * half + angle];
+        q[c] = x[c] * t->cosine[row * half + angle] + (is_second ? turn : -turn);
+        error[c] = 6 * u32 * hypot(x[c], x[other]);
+    }
+}
+
+// Score of a key and how far it may be off.
+static double score(const struct view *t, const double *q, const double *q_error, const double *k,
+                    bool is_new, double alibi, double *error) {
+    double s = 0, magnitude = 0, turned = 0;
+    for (int64_t c = 0; c < t->n.head_dim; c++) {
+        double k_error = 0;
+        if (is_new && c < turning(t))
+            k_error = 6 * u32 * pair_length(t, k, c) + t->rounding * fabs(k[c]) + t->least;
+        s += q[c] * k[c];
+        magnitude += fabs(q[c] * k[c]);
+        turned += q_error[c] * fabs(k[c]) + fabs(q[c]) * k_error;
+    }
+    s *= t->scale;
+    *error = fabs(t->scale) * (sum_factor((double)t->n.head_dim) * magnitude + 1.01 * turned);
+    double parts = fabs(s);
+    if (t->softcap > 0) {
+        double capped = tanh(s / t->softcap), slope = 1 - capped * capped;
+        *error = fmin(*error * fmax(slope, 2 * *error / t->softcap), 2 * t->softcap);
+        parts = slope * fabs(s) + 2 * t->softcap;
+        s = t->softcap * capped;
+    }
+    *error += 4 * u32 * (parts + fabs(alibi));
+    return s - alibi;
+}
+
+static double exp_error(double x, double error) {
+    if (x == -INFINITY) return 0;
+    return error < 1 ? exp(x) * expm1(error) : exp(fmin(x + error, 700));
+}
+
+struct key {
+    int64_t row; // of the caches
+    double score, error;
+};
+
+static void bound_row(const struct view *t, const struct decode_rows *rows, int64_t b, int64_t h,
+                      int64_t i, struct key *keys, double *scratch, int slot, double *bound) {
+    const struct decode_sizes *n = &t->n;
+    int64_t dim = n->head_dim_v, count = 0, d = i + rows->len_k - rows->len_q;
+    int64_t kv_head = h / (n->heads / n->kv_heads);
+    double sink = t->sinks != NULL ? t->sinks[h] : -INFINITY, max = sink, sum = 0, e_sum = 0;
+    double *q = scratch, *q_error = q + n->head_dim, *magnitude = q_error + n->head_dim;
+    double *error = magnitude + dim, *worst = error + dim, worst_score = 0;
+    double slope =
+        t->slopes == NULL ? 0 : t->slopes[t->c->param[DEC_ALIBI_BATCH] != 0 ? b * n->heads + h : h];
+    int64_t q_row = decode_row(n, rows, b, i);
+    rotate_q(t, t->q + (q_row * n->heads + h) * n->head_dim, d, q, q_error);
+    for (int64_t j = 0; j < rows->len_k; j++) {
+        if (!decode_sees(t->c, rows, i, j)) continue;
+        struct key *key = &keys[count++];
+        key->row = decode_cache_row(t->c, b, j);
+        bool is_new = j >= rows->cache_len;
+        key->score = score(t, q, q_error, t->k + (key->row * n->kv_heads + kv_head) * n->head_dim,
+                           is_new, slope * fabs((double)(j - d)), &key->error);
+        max = fmax(max, key->score);
+        worst_score = fmax(worst_score, key->error);
+    }
+    if (max == -INFINITY) return;
+    for (int64_t s = 0; s < count; s++) sum += exp(keys[s].score - max);
+    double lse = max + log(sum + exp(sink - max));
+    double kappa = (48 + 4 * sqrt((double)count)) * u32 + t->rounding;
+    for (int64_t c = 0; c < dim; c++) magnitude[c] = error[c] = worst[c] = 0;
+    if (sink > -INFINITY) e_sum += exp_error(sink - lse, 2 * u32 * fabs(sink - lse));
+    for (int64_t s = 0; s < count; s++) {
+        double x = keys[s].score - lse, p = exp(x);
+        double e = exp_error(x, keys[s].error + 2 * u32 * fabs(x));
+        const double *v = t->v + (keys[s].row * n->kv_heads + kv_head) * dim;
+        e_sum += e;
+        for (int64_t c = 0; c < dim && slot == DEC_OUT; c++) {
+            magnitude[c] += p * fabs(v[c]);
+            error[c] += (e + tiny) * fabs(v[c]);
+            worst[c] = fmax(worst[c], fabs(v[c]));
+        }
+    }
+    bool is_first_order = e_sum < 0.25;
+    if (slot == DEC_LSE) {
+        int64_t heads_before = (n->is_packed ? 0 : b * n->heads) + h;
+        bound[heads_before * n->total_q + rows->q_first + i] =
+            (is_first_order ? 2 * e_sum : worst_score) +
+            sum_factor((double)count) * (1 + fabs(lse)) + tiny;
+        return;
+    }
+    double *out = bound + (q_row * n->heads + h) * dim;
+    for (int64_t c = 0; c < dim; c++) {
+        double first = 2 * (error[c] + e_sum * magnitude[c]) + kappa * magnitude[c];
+        double most = magnitude[c] + (1.01 + kappa) * worst[c];
+        out[c] = is_first_order && !(first > most) ? first : most;
+    }
+}
+
+static void bound_results(const struct view *t, int slot, double *bound) {
+    const struct decode_sizes *n = &t->n;
+    struct key *keys = heap_get((size_t)n->capacity + 1, sizeof *keys);
+    double *scratch = heap_get((size_t)(2 * n->head_dim + 3 * n->head_dim_v), sizeof *scratch);
+    for (int64_t b = 0; b < n->batch; b++) {
+        struct decode_rows rows = decode_rows_of(t->c, b);
+        for (int64_t h = 0; h < n->heads; h++)
+            for (int64_t i = 0; i < rows.len_q; i++)
+                bound_row(t, &rows, b, h, i, keys, scratch, slot, bound);
+    }
+    free(keys);
+    free(scratch);
+}
+
+// What lay in a cache stays, and values are copied; rounding is the comparison's.
+static void bound_keys(const struct view *t, double *bound) {
+    const struct decode_sizes *n = &t->n;
+    for (int64_t b = 0; b < n->batch; b++) {
+        struct decode_rows rows = decode_rows_of(t->c, b);
+        for (int64_t i = 0; i < rows.num_new; i++) {
+            if (!decode_is_appended(t->c, &rows, b, i)) continue;
+            int64_t row = decode_cache_row(t->c, b, rows.cache_len + i);
+            for (int64_t h = 0; h < n->kv_heads; h++) {
+                int64_t at = (row * n->kv_heads + h) * n->head_dim;
+                for (int64_t c = 0; c < turning(t); c++)
+                    bound[at + c] = 6 * u32 * pair_length(t, t->k + at, c) + 0x1p-147;
+            }
+        }
+    }
+}
+
+void decode_bound(const struct op_case *c, int slot, double *bound) {
+    double scale = (double)(float)c->param[DEC_SOFTMAX_SCALE];
+    struct view t = {.c = c,
+                     .n = decode_sizes_of(c),
+                     .q = case_values(c, "q"),
+                     .cosine = case_values(c, "cos"),
+                     .sine = case_values(c, "sin"),
+                     .slopes = case_values(c, "alibi_slopes"),
+                     .sinks = case_values(c, "sinks"),
+                     .k = case_values(c, "k_cache"),
+                     .v = case_values(c, "v_cache"),
+                     .scale = scale != 0 ? scale : 1 / sqrt(c->param[DEC_HEAD_DIM]),
+                     .softcap = (double)(float)c->param[DEC_SOFTCAP],
+                     .rounding = c->dtype == TSR_BF16  ? 0x1p-8
+                                 : c->dtype == TSR_F16 ? 0x1p-11
+                                                       : 0,
+                     .least = c->dtype == TSR_F16 ? 0x1p-25 : tiny};
+    if (slot == DEC_K_CACHE) {
+        bound_keys(&t, bound);
+        return;
+    }
+    if (slot == DEC_OUT || slot == DEC_LSE) bound_results(&t, slot, bound);
+}
+
+// ---- Edges ------------------------------------------------------------------------------------
+
+#define SMALL "head_dim=32 num_heads=4 num_kv_heads=2 "
+#define NEW "+k_new +v_new +lse "
+#define ROPE "+cos +sin "
+
+const struct edge_case decode_edges[] = {
+    {"no sequences", "batch_size=0 seqlen_k=9 " SMALL NEW, FILL_NORMAL, LAYOUT_RANDOM},
+    {"no sequences, packed", "batch_size=0 seqlen_k=9 +cu_seqlens_q +page_table " SMALL NEW,
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"no new tokens", "batch_size=2 seqlen_q=0 seqlen_k=9 " SMALL NEW, FILL_NORMAL, LAYOUT_RANDOM},
+    {"no heads", "batch_size=2 seqlen_k=9 head_dim=32 num_heads=0 num_kv_heads=0 " NEW, FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"no query heads", "batch_size=2 seqlen_k=9 head_dim=32 num_heads=0 num_kv_heads=2 " NEW,
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"no query heads, many keys",
+     "batch_size=2 seqlen_q=3 seqlen_k=700 head_dim=32 num_heads=0 num_kv_heads=2 " NEW,
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"empty cache", "batch_size=3 seqlen_k=1 capacity=40 " SMALL NEW ROPE, FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"nothing to see", "batch_size=2 seqlen_k=0 capacity=5 +lse " SMALL, FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"nothing but the sink", "batch_size=2 seqlen_k=0 capacity=5 +lse +sinks " SMALL, FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"nothing but a sink of -inf", "batch_size=2 seqlen_k=0 capacity=5 +lse +sinks " SMALL,
+     FILL_NEGATIVE_INFINITE, LAYOUT_RANDOM},
+    {"sinks of -inf, more queries than keys",
+     "batch_size=3 seqlen_q=9 seqlen_k=4 capacity=700 +lse +sinks " SMALL, FILL_NEGATIVE_INFINITE,
+     LAYOUT_RANDOM},
+    {"one key", "batch_size=1 seqlen_k=1 num_heads=1 num_kv_heads=1 head_dim=1 " NEW, FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"cache full", "batch_size=3 seqlen_k=300 capacity=300 " SMALL NEW ROPE, FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"decode, three splits",
+     "batch_size=2 seqlen_k=600 num_heads=8 num_kv_heads=2 head_dim=128 " NEW, FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"long splits", "batch_size=1 seqlen_k=9000 num_heads=2 num_kv_heads=1 head_dim=8 " NEW,
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"groups of eight",
+     "batch_size=2 seqlen_k=290 num_heads=16 num_kv_heads=2 head_dim=64 " NEW ROPE, FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"one head for all", "batch_size=1 seqlen_k=530 num_heads=71 num_kv_heads=1 head_dim=64 " NEW,
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"pages of one", "batch_size=3 seqlen_k=300 page_size=1 ragged=1 +page_table " SMALL NEW ROPE,
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"pages of 16", "batch_size=4 seqlen_k=700 page_size=16 ragged=1 +page_table " SMALL NEW,
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"pages left over",
+     "batch_size=2 seqlen_k=90 page_size=7 num_pages=60 ragged=1 +page_table " SMALL NEW,
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"bad pages where nobody looks",
+     "batch_size=4 seqlen_q=3 seqlen_k=120 page_size=8 ragged=1 +page_table " SMALL NEW ROPE,
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"prefill and decode",
+     "batch_size=6 seqlen_q=150 seqlen_k=400 ragged=1 +cu_seqlens_q " SMALL NEW ROPE, FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"prefill and decode, pages",
+     "batch_size=6 seqlen_q=150 seqlen_k=400 page_size=16 ragged=1 +cu_seqlens_q +page_table " SMALL
+         NEW ROPE,
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"prefill into nothing", "batch_size=2 seqlen_q=130 seqlen_k=130 " SMALL NEW ROPE, FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"cache holds the keys", "batch_size=3 seqlen_q=4 seqlen_k=300 ragged=1 +lse " SMALL ROPE,
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"more queries than keys", "batch_size=2 seqlen_q=9 seqlen_k=4 +lse " SMALL ROPE, FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"window", "batch_size=2 seqlen_q=5 seqlen_k=800 window_left=300 ragged=1 " SMALL NEW,
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"window of one",
+     "batch_size=2 seqlen_q=3 seqlen_k=80 window_left=0 window_right=0 ragged=1 " SMALL NEW,
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"window, pages, prefill",
+     "batch_size=3 seqlen_q=60 seqlen_k=500 window_left=70 ragged=1 +cu_seqlens_q "
+     "+page_table " SMALL NEW,
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"no mask", "batch_size=2 seqlen_q=4 seqlen_k=290 mask=none window_right=1 " SMALL NEW,
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"sinks, slopes, cap",
+     "batch_size=2 seqlen_q=2 seqlen_k=600 softcap=5 alibi_batch=1 +sinks "
+     "+alibi_slopes " SMALL NEW,
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"interleaved", "batch_size=2 seqlen_q=3 seqlen_k=70 interleaved=1 " SMALL NEW ROPE,
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"part of the head turns",
+     "batch_size=2 seqlen_q=3 seqlen_k=70 head_dim=80 head_dim_v=33 "
+     "rotary_dim=34 interleaved=1 num_heads=4 num_kv_heads=2 " NEW ROPE,
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"odd head_dim",
+     "batch_size=1 seqlen_k=270 head_dim=97 head_dim_v=255 num_heads=6 "
+     "num_kv_heads=2 " NEW ROPE,
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"head_dim 256",
+     "batch_size=1 seqlen_q=12 seqlen_k=270 head_dim=256 num_heads=6 num_kv_heads=2 " NEW,
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"large scores", "batch_size=2 seqlen_q=2 seqlen_k=600 " SMALL NEW, FILL_LARGE, LAYOUT_RANDOM},
+    {"equal scores", "batch_size=2 seqlen_q=2 seqlen_k=600 " SMALL NEW, FILL_ZERO, LAYOUT_RANDOM},
+    {"NaN among keys", "batch_size=3 seqlen_q=4 seqlen_k=200 ragged=1 " SMALL NEW, FILL_NAN,
+     LAYOUT_RANDOM},
+    {"NaN among keys, prefill",
+     "batch_size=3 seqlen_q=50 seqlen_k=200 ragged=1 +page_table " SMALL NEW, FILL_NAN,
+     LAYOUT_RANDOM},
+    {"beyond 2^31 elements",
+     "batch_size=3 seqlen_q=2 seqlen_k=20 head_dim=16 num_heads=2 "
+     "num_kv_heads=1 " NEW,
+     FILL_NORMAL, LAYOUT_FAR},
+    {"beyond 2^31 elements, pages",
+     "batch_size=3 seqlen_k=70 page_size=16 head_dim=64 num_heads=8 num_kv_heads=2 "
+     "+page_table " NEW,
+     FILL_NORMAL, LAYOUT_FAR},
+    {"one query for all", "batch_size=3 seqlen_q=2 seqlen_k=50 " SMALL NEW ROPE, FILL_NORMAL,
+     LAYOUT_REPEATED},
+    {0},
+};

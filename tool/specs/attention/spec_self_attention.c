@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+// The self-attention module for verify, bench, apply, memory and report: parameters, tensors, calls, work.
+// Cases and fills are in spec_self_attention_cases.c, bounds in spec_self_attention_bound.c.
+#include "specs/attention/spec_self_attention.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "measure/traffic.h"
+#include "system/heap.h"
+
+extern const struct op_spec attention_forward_spec, attention_backward_spec;
+
+static const char *const masks[] = {"none", "causal", "causal-top-left", NULL};
+
+// num_heads is no size: no tensor tells it, so apply has to be given it. num_kv_heads follows from it and w_qkv.
+static const struct param_spec params[] = {
+    {"batch_size", "sequences", PARAM_SIZE, 4, NULL},
+    {"seqlen", "tokens of a sequence", PARAM_SIZE, 512, NULL},
+    {"embed_dim", "columns of x and y", PARAM_SIZE, 768, NULL},
+    {"num_heads", "heads of q; in bench 0: embed_dim / 64", PARAM_INT, 0, NULL},
+    {"num_kv_heads", "heads of k and v; 0: as q", PARAM_SIZE, 0, NULL, SOURCE_OPTION},
+    {"head_dim", "columns of a head; 0: embed_dim / num_heads", PARAM_SIZE, 0, NULL},
+    {"rotary_dim", "with cos and sin: columns that they rotate; 0: all", PARAM_SIZE, 0, NULL},
+    {"mask", "which keys a query sees", PARAM_CHOICE, 0, masks},
+    {"window_left", "keys kept before the diagonal one; -1: all", PARAM_INT, -1, NULL},
+    {"window_right", "keys kept after the diagonal one; -1: all", PARAM_INT, -1, NULL},
+    {"softmax_scale", "factor of q k; 0: 1 / sqrt(head_dim)", PARAM_REAL, 0, NULL, PARAM_FLOAT},
+    {"softcap", "scores become softcap tanh(score / softcap); 0: they do not", PARAM_REAL, 0, NULL,
+     PARAM_FLOAT},
+    {"dropout_p", "share of the weights that are dropped", PARAM_REAL, 0, NULL},
+    {"seed", "of dropout", PARAM_INT, 0, NULL, .most = 9e15},
+    {"offset", "of dropout's counter", PARAM_INT, 0, NULL, .most = 9e15},
+    {"interleaved", "RoPE's pairs are (2i, 2i + 1)", PARAM_FLAG, 0, NULL},
+    {0},
+};
+
+#define SHARED_SLOTS(saved_role, saved_optional)                                                   \
+    {"x", SLOT_IN, SLOT_MAIN, false, NULL, false},                                                 \
+        {"w_qkv", SLOT_IN, SLOT_MAIN, false, NULL, false},                                         \
+        {"w_out", SLOT_IN, SLOT_MAIN, false, NULL, false},                                         \
+        {"cos", SLOT_IN, SLOT_F32, true, NULL, false},                                             \
+        {"sin", SLOT_IN, SLOT_F32, true, NULL, false},                                             \
+        {"qkv", saved_role, SLOT_MAIN, saved_optional, NULL, false},                               \
+        {"attention", saved_role, SLOT_MAIN, saved_optional, NULL, false}, {                       \
+        "lse", saved_role, SLOT_F32, saved_optional, NULL, false                                   \
+    }
+
+static const struct slot_spec forward_slots[] = {
+    SHARED_SLOTS(SLOT_OUT, true),
+    {"b_qkv", SLOT_IN, SLOT_SMALL, true, NULL, false},
+    {"b_out", SLOT_IN, SLOT_SMALL, true, NULL, false},
+    {"y", SLOT_OUT, SLOT_MAIN, false, NULL, false},
+    {0},
+};
+static const struct slot_spec backward_slots[] = {
+    SHARED_SLOTS(SLOT_IN, false),
+    {"dy", SLOT_IN, SLOT_MAIN, false, NULL, false},
+    {"dx", SLOT_OUT, SLOT_MAIN, true, NULL, false, "x"},
+    {"dw_qkv", SLOT_OUT, SLOT_MAIN, true, NULL, false, "w_qkv"},
+    {"db_qkv", SLOT_OUT, SLOT_SMALL, true, NULL, false, "b_qkv"},
+    {"dw_out", SLOT_OUT, SLOT_MAIN, true, NULL, false, "w_out"},
+    {"db_out", SLOT_OUT, SLOT_SMALL, true, NULL, false, "b_out"},
+    {0},
+};
+
+// ---- Sizes ------------------------------------------------------------------------------------
+
+static bool is_backward(const struct op_case *c) { return c->spec->pass[0] == 'b'; }
+
+struct self_attention_sizes self_attention_sizes_of(const struct op_case *c) {
+    const double *p = c->param;
+    struct self_attention_sizes n = {.batch = (int64_t)p[SA_BATCH],
+                                     .seqlen = (int64_t)p[SA_SEQLEN],
+                                     .embed_dim = (int64_t)p[SA_EMBED_DIM]};
+    n.heads = (int64_t)(p[SA_HEADS] > 0 ? p[SA_HEADS] : fmax(floor(p[SA_EMBED_DIM] / 64), 1));
+    n.rows = n.batch * n.seqlen;
+    n.kv_heads = p[SA_KV_HEADS] > 0 ? (int64_t)p[SA_KV_HEADS] : n.heads;
+    n.head_dim =
+        p[SA_HEAD_DIM] > 0 ? (int64_t)p[SA_HEAD_DIM] : n.embed_dim / (n.heads > 0 ? n.heads : 1);
+    n.qkv_dim = (n.heads + 2 * n.kv_heads) * n.head_dim;
+    n.attention_dim = n.heads * n.head_dim;
+    n.pairs = (p[SA_ROTARY_DIM] > 0 ? (int64_t)p[SA_ROTARY_DIM] : n.head_dim) / 2;
+    return n;
+}
+
+static int shape_of(int64_t *shape, int ndim, int64_t first, int64_t second, int64_t third) {
+    shape[0] = first;
+    if (ndim > 1) shape[1] = second;
+    if (ndim > 2) shape[2] = third;
+    return ndim;
+}
+
+static int shared_shape(const struct self_attention_sizes *n, int slot, int64_t *shape) {
+    switch (slot) {
+    case SA_W_QKV: return shape_of(shape, 2, n->qkv_dim, n->embed_dim, 0);
+    case SA_W_OUT: return shape_of(shape, 2, n->embed_dim, n->attention_dim, 0);
+    case SA_COS:
+    case SA_SIN: return shape_of(shape, 2, n->seqlen, n->pairs, 0);
+    case SA_QKV: return shape_of(shape, 3, n->batch, n->seqlen, n->qkv_dim);
+    case SA_ATTENTION: return shape_of(shape, 3, n->batch, n->seqlen, n->attention_dim);
+    case SA_LSE: return shape_of(shape, 3, n->batch, n->heads, n->seqlen);
+    default: return shape_of(shape, 3, n->batch, n->seqlen, n->embed_dim); // x, y, dy, dx
+    }
+}
+
+static int forward_shape(const struct op_case *c, int slot, int64_t *shape) {
+    struct self_attention_sizes n = self_attention_sizes_of(c);
+    if (slot == SA_B_QKV) return shape_of(shape, 1, n.qkv_dim, 0, 0);
+    if (slot == SA_B_OUT) return shape_of(shape, 1, n.embed_dim, 0, 0);
+    return shared_shape(&n, slot == SA_Y ? SA_X : slot, shape);
+}
+
+static int backward_shape(const struct op_case *c, int slot, int64_t *shape) {
+    struct self_attention_sizes n = self_attention_sizes_of(c);
+    switch (slot) {
+    case SA_DB_QKV: return shape_of(shape, 1, n.qkv_dim, 0, 0);
+    case SA_DB_OUT: return shape_of(shape, 1, n.embed_dim, 0, 0);
+    case SA_DW_QKV: return shared_shape(&n, SA_W_QKV, shape);
+    case SA_DW_OUT: return shared_shape(&n, SA_W_OUT, shape);
+    case SA_DY:
+    case SA_DX: return shared_shape(&n, SA_X, shape);
+    default: return shared_shape(&n, slot, shape);
+    }
+}
+
+static bool infer(struct op_case *c) {
+    const tsr_tensor *x = &c->tensor[SA_X], *w_qkv = &c->tensor[SA_W_QKV];
+    const tsr_tensor *w_out = &c->tensor[SA_W_OUT], *cos = &c->tensor[SA_COS];
+    if (x->ndim != 3 || w_qkv->ndim != 2 || w_out->ndim != 2 ||
+        (c->is_present[SA_COS] && cos->ndim != 2))
+        return false;
+    c->param[SA_BATCH] = (double)x->shape[0];
+    c->param[SA_SEQLEN] = (double)x->shape[1];
+    c->param[SA_EMBED_DIM] = (double)x->shape[2];
+    int64_t heads = (int64_t)c->param[SA_HEADS];
+    int64_t head_dim = heads > 0 ? w_out->shape[1] / heads : 0, kv_heads = 0;
+    if (head_dim > 0) kv_heads = (w_qkv->shape[0] / head_dim - heads) / 2;
+    c->param[SA_HEAD_DIM] = (double)head_dim;
+    c->param[SA_KV_HEADS] = kv_heads > 0 ? (double)kv_heads : 0;
+    if (c->is_present[SA_COS]) c->param[SA_ROTARY_DIM] = 2 * (double)cos->shape[1];
+    return true;
+}
+
+// What follows other sizes, spelt out.
+static void complete(struct op_case *c) {
+    struct self_attention_sizes n = self_attention_sizes_of(c);
+    c->param[SA_HEADS] = (double)n.heads;
+    c->param[SA_KV_HEADS] = (double)n.kv_heads;
+    c->param[SA_HEAD_DIM] = (double)n.head_dim;
+}
+
+struct op_case self_attention_core(const struct op_case *c, bool backward) {
+    struct op_case core =
+        case_default(backward ? &attention_backward_spec : &attention_forward_spec);
+    struct self_attention_sizes n = self_attention_sizes_of(c);
+    double *p = core.param;
+    core.dtype = core.small_dtype = c->dtype;
+    p[ATTN_BATCH] = (double)n.batch;
+    p[ATTN_SEQLEN_Q] = p[ATTN_SEQLEN_K] = (double)n.seqlen;
+    p[ATTN_HEADS] = (double)n.heads;
+    p[ATTN_KV_HEADS] = (double)n.kv_heads;
+    p[ATTN_HEAD_DIM] = (double)n.head_dim;
+    p[ATTN_MASK] = c->param[SA_MASK];
+    p[ATTN_WINDOW_LEFT] = c->param[SA_WINDOW_LEFT];
+    p[ATTN_WINDOW_RIGHT] = c->param[SA_WINDOW_RIGHT];
+    p[ATTN_SOFTMAX_SCALE] = c->param[SA_SOFTMAX_SCALE];
+    p[ATTN_SOFTCAP] = c->param[SA_SOFTCAP];
+    p[ATTN_DROPOUT_P] = c->param[SA_DROPOUT_P];
+    p[ATTN_SEED] = c->param[SA_SEED];
+    p[ATTN_OFFSET] = c->param[SA_OFFSET];
+    return core;
+}
+
+// ---- Calls ------------------------------------------------------------------------------------
+
+#define OPTIONS                                                                                    \
+    .num_heads = (int64_t)p[SA_HEADS], .num_kv_heads = (int64_t)p[SA_KV_HEADS],                    \
+    .mask = (tsr_mask)p[SA_MASK], .softmax_scale = (float)p[SA_SOFTMAX_SCALE],                     \
+    .softcap = (float)p[SA_SOFTCAP], .has_window_left = p[SA_WINDOW_LEFT] != -1,                   \
+    .has_window_right = p[SA_WINDOW_RIGHT] != -1, .window_left = (int64_t)p[SA_WINDOW_LEFT],       \
+    .window_right = (int64_t)p[SA_WINDOW_RIGHT], .dropout_p = p[SA_DROPOUT_P],                     \
+    .seed = (uint64_t)p[SA_SEED], .offset = (uint64_t)p[SA_OFFSET],                                \
+    .interleaved = p[SA_INTERLEAVED] != 0
+#define CALL                                                                                       \
+    .flags = c->flags, .variant = variant, .workspace = workspace, .workspace_bytes = given_bytes
+#define SHARED_TENSORS                                                                             \
+    .x = c->tensor[SA_X], .w_qkv = c->tensor[SA_W_QKV], .w_out = c->tensor[SA_W_OUT],              \
+    .cos = c->tensor[SA_COS], .sin = c->tensor[SA_SIN], .qkv = c->tensor[SA_QKV],                  \
+    .attention = c->tensor[SA_ATTENTION], .lse = c->tensor[SA_LSE]
+
+static tsr_status forward_call(tsr_context *ctx, const struct op_case *c, const char *variant,
+                               void *workspace, size_t given_bytes, size_t *workspace_bytes) {
+    const double *p = c->param;
+    tsr_self_attention_forward_args args = TSR_SELF_ATTENTION_FORWARD_ARGS(
+        CALL, SHARED_TENSORS, .b_qkv = c->tensor[SA_B_QKV], .b_out = c->tensor[SA_B_OUT],
+        .y = c->tensor[SA_Y], OPTIONS);
+    return workspace_bytes != NULL ? tsr_self_attention_forward_prepare(ctx, &args, workspace_bytes)
+                                   : tsr_self_attention_forward(ctx, &args);
+}
+
+static tsr_status backward_call(tsr_context *ctx, const struct op_case *c, const char *variant,
+                                void *workspace, size_t given_bytes, size_t *workspace_bytes) {
+    const double *p = c->param;
+    tsr_self_attention_backward_args args = TSR_SELF_ATTENTION_BACKWARD_ARGS(
+        CALL, SHARED_TENSORS, .dy = c->tensor[SA_DY], .dx = c->tensor[SA_DX],
+        .dw_qkv = c->tensor[SA_DW_QKV], .db_qkv = c->tensor[SA_DB_QKV],
+        .dw_out = c->tensor[SA_DW_OUT], .db_out = c->tensor[SA_DB_OUT], OPTIONS);
+    return workspace_bytes != NULL
+               ? tsr_self_attention_backward_prepare(ctx, &args, workspace_bytes)
+               : tsr_self_attention_backward(ctx, &args);
+}
+
+tsr_context *self_attention_oracle_context(void) {
+    static tsr_context *ctx; // one thread at a time asks it
+    if (ctx == NULL &&
+        tsr_context_create(&TSR_CONTEXT_OPTIONS(.num_threads = 1, .isa = TSR_ISA_SCALAR), &ctx) !=
+            TSR_OK)
+        heap_exhausted(); // nothing else can be refused
+    return ctx;
+}
+
+tsr_status self_attention_oracle(const struct op_case *c, double *qkv, double *attention,
+                                 double *lse, double *y) {
+    struct self_attention_sizes n = self_attention_sizes_of(c);
+    const double *p = c->param;
+    double *scratch = y == NULL ? heap_get((size_t)(n.rows * n.embed_dim + 1), sizeof *scratch) : y;
+    tsr_self_attention_forward_args args = TSR_SELF_ATTENTION_FORWARD_ARGS(
+            .variant = "reference", .x = c->tensor[SA_X], .w_qkv = c->tensor[SA_W_QKV],
+            .w_out = c->tensor[SA_W_OUT], .cos = c->tensor[SA_COS], .sin = c->tensor[SA_SIN],
+            .y = TSR_TENSOR(scratch, TSR_F64, n.batch, n.seqlen, n.embed_dim),
+            .qkv = TSR_TENSOR(qkv, TSR_F64, n.batch, n.seqlen, n.qkv_dim),
+            .attention = TSR_TENSOR(attention, TSR_F64, n.batch, n.seqlen, n.attention_dim),
+            .lse = TSR_TENSOR(lse, TSR_F64, n.batch, n.heads, n.seqlen), OPTIONS);
+    if (!is_backward(c)) {
+        args.b_qkv = c->tensor[SA_B_QKV];
+        args.b_out = c->tensor[SA_B_OUT];
+    }
+    tsr_status status = tsr_self_attention_forward(self_attention_oracle_context(), &args);
+    if (y == NULL) free(scratch);
+    return status;
+}
+
+// ---- Work and memory --------------------------------------------------------------------------
+
+static double projection_flops(const struct op_case *c) {
+    struct self_attention_sizes n = self_attention_sizes_of(c);
+    return 2 * (double)n.rows * (double)n.embed_dim * (double)(n.qkv_dim + n.attention_dim);
+}
+
+static double forward_flops(const struct op_case *c) {
+    struct op_case core = self_attention_core(c, false);
+    return projection_flops(c) + core.spec->flops(&core);
+}
+
+// Of each projection both gradients.
+static double backward_flops(const struct op_case *c) {
+    struct op_case core = self_attention_core(c, true);
+    return 2 * projection_flops(c) + core.spec->flops(&core);
+}
+
+static bool estimate(tsr_context *ctx, const struct op_case *c, const char *variant,
+                     bool has_tables, bool has_bias, tsr_self_attention_memory *memory) {
+    const double *p = c->param;
+    struct self_attention_sizes n = self_attention_sizes_of(c);
+    tsr_self_attention_estimate_args args =
+        TSR_SELF_ATTENTION_ESTIMATE_ARGS(.flags = c->flags, .variant = variant, .dtype = c->dtype,
+                                         .has_bias = has_bias, .batch = n.batch, .seqlen = n.seqlen,
+                                         .embed_dim = n.embed_dim, .head_dim = n.head_dim,
+                                         .rotary_dim = has_tables ? 2 * n.pairs : 0, OPTIONS);
+    return tsr_self_attention_estimate(ctx, &args, memory) == TSR_OK;
+}
+
+// The library's estimate, where the case is one that it speaks of: biases both or none, all saved or
+// nothing, every gradient.
+static double forward_predict(tsr_context *ctx, const struct op_case *c, const char *variant) {
+    const bool *is = c->is_present;
+    tsr_self_attention_memory m;
+    bool is_saved = is[SA_QKV] && is[SA_ATTENTION] && is[SA_LSE];
+    bool is_plain = !is[SA_QKV] && !is[SA_ATTENTION] && !is[SA_LSE];
+    if (is[SA_B_QKV] != is[SA_B_OUT] || (is[SA_B_QKV] && c->small_dtype != c->dtype) ||
+        !(is_saved || is_plain) || !estimate(ctx, c, variant, is[SA_COS], is[SA_B_QKV], &m))
+        return NAN;
+    return is_plain ? (double)m.inference_bytes
+                    : (double)(m.weight_bytes + m.activation_bytes + m.saved_bytes +
+                               m.forward_workspace_bytes);
+}
+
+// Backward has no y; db comes without b.
+static double backward_predict(tsr_context *ctx, const struct op_case *c, const char *variant) {
+    const bool *is = c->is_present;
+    struct self_attention_sizes n = self_attention_sizes_of(c);
+    tsr_self_attention_memory m;
+    if (!is[SA_DX] || !is[SA_DW_QKV] || !is[SA_DW_OUT] || is[SA_DB_QKV] != is[SA_DB_OUT] ||
+        (is[SA_DB_QKV] && c->small_dtype != c->dtype) ||
+        !estimate(ctx, c, variant, is[SA_COS], is[SA_DB_QKV], &m))
+        return NAN;
+    double element = (double)tsr_dtype_bytes(c->dtype);
+    double biases = is[SA_DB_QKV] ? (double)(n.qkv_dim + n.embed_dim) * element : 0;
+    double y = (double)(n.rows * n.embed_dim) * element;
+    return (double)(m.weight_bytes + m.activation_bytes + m.saved_bytes + m.gradient_bytes +
+                    m.backward_workspace_bytes) -
+           biases - y;
+}
+
+// Part after part, each of which moves its own tensors once, but the attention as its variant does.
+static bool traffic(const struct op_case *c, const char *variant, struct op_traffic *t) {
+    struct self_attention_sizes n = self_attention_sizes_of(c);
+    double element = (double)tsr_dtype_bytes(c->dtype), rows = (double)n.rows;
+    double x = element * rows * (double)n.embed_dim, qkv = element * rows * (double)n.qkv_dim;
+    double attention = element * rows * (double)n.attention_dim;
+    double w_qkv = element * (double)n.embed_dim * (double)n.qkv_dim;
+    double w_out = element * (double)n.embed_dim * (double)n.attention_dim;
+    double rotated =
+        c->is_present[SA_COS] ? element * rows * (double)((n.heads + n.kv_heads) * n.head_dim) : 0;
+    bool backward = is_backward(c);
+    struct op_case core = self_attention_core(c, backward);
+    core.is_present[ATTN_LSE] = backward || c->is_present[SA_LSE];
+    for (int s = ATTN_DQ; s <= ATTN_DV; s++) core.is_present[s] = backward;
+    const char *within = variant != NULL && strcmp(variant, "default") != 0 ? variant : NULL;
+    if (!core.spec->traffic(&core, within, t)) return false;
+    t->num_passes += (backward ? 4 : 2) + (rotated > 0);
+    t->read_bytes += rotated + (backward ? 3 * x + attention + w_out + 2 * qkv + w_qkv
+                                         : x + w_qkv + attention + w_out);
+    t->write_bytes += rotated + (backward ? attention + w_out + x + w_qkv : qkv + x);
+    // Biases are read, and their gradients are one more pass over what they sum.
+    if (!backward) {
+        t->read_bytes += c->is_present[SA_B_QKV] ? element * (double)n.qkv_dim : 0;
+        t->read_bytes += c->is_present[SA_B_OUT] ? element * (double)n.embed_dim : 0;
+        return true;
+    }
+    t->num_passes += c->is_present[SA_DB_QKV] + c->is_present[SA_DB_OUT];
+    t->read_bytes += (c->is_present[SA_DB_QKV] ? qkv : 0) + (c->is_present[SA_DB_OUT] ? x : 0);
+    return true;
+}
+
+// ---- The two descriptions ---------------------------------------------------------------------
+
+#define STANDARD(extra)                                                                            \
+    "batch_size=4 seqlen=128 embed_dim=768 num_heads=12 num_kv_heads=12 head_dim=64" extra,        \
+        "batch_size=4 seqlen=256 embed_dim=768 num_heads=12 num_kv_heads=12 head_dim=64" extra,    \
+        "batch_size=1 seqlen=1024 embed_dim=768 num_heads=12 num_kv_heads=12 head_dim=64" extra,   \
+        NULL
+static const char *const forward_standard[] = {STANDARD("")};
+static const char *const backward_standard[] = {STANDARD(" +dx +dw_qkv +dw_out")};
+
+const struct op_spec self_attention_forward_spec = {
+    .op = "self_attention_forward",
+    .command = "self-attention",
+    .pass = "forward",
+    .is_composed = true,
+    .params = params,
+    .slots = forward_slots,
+    .shape = forward_shape,
+    .infer = infer,
+    .complete = complete,
+    .call = forward_call,
+    .predict = forward_predict,
+    .flops = forward_flops,
+    .traffic = traffic,
+    .randomize = self_attention_randomize,
+    .fill = self_attention_fill,
+    .bound = self_attention_forward_bound,
+    .edges = self_attention_forward_edges,
+    .standard = forward_standard,
+    .baseline = "naive",
+};
+
+const struct op_spec self_attention_backward_spec = {
+    .op = "self_attention_backward",
+    .command = "self-attention",
+    .pass = "backward",
+    .is_composed = true,
+    .params = params,
+    .slots = backward_slots,
+    .shape = backward_shape,
+    .infer = infer,
+    .complete = complete,
+    .call = backward_call,
+    .predict = backward_predict,
+    .flops = backward_flops,
+    .traffic = traffic,
+    .randomize = self_attention_randomize,
+    .fill = self_attention_fill,
+    .bound = self_attention_backward_bound,
+    .edges = self_attention_backward_edges,
+    .standard = backward_standard,
+    .baseline = "naive",
+};

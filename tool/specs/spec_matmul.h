@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parameters and slots of matmul's cases, for its description and its bounds.
+#ifndef SPEC_MATMUL_H
+#define SPEC_MATMUL_H
+
+#include "specs/spec.h"
+
+enum {
+    M,
+    N,
+    K,
+    BATCH,
+    TRANSPOSE_A,
+    TRANSPOSE_B,
+    SHARED_B,
+    ACTIVATION,
+    ACCUMULATE,
+    ALPHA,
+    FP8,
+    BLOCK_SCALES,
+    FAST_ACCUMULATE,
+    MATH
+};
+
+enum { A, B, B_UP, BIAS, RESIDUAL, C, A_SCALE, B_SCALE, B_UP_SCALE };
+
+enum { PREACT = 2, DC, DA, DB, DBIAS };
+
+// Of grouped products; backward has no activation.
+enum {
+    ROWS,
+    GROUPS = 3,
+    RAGGED,
+    GROUPED_TRANSPOSE_B,
+    GROUPED_ACCUMULATE,
+    GROUPED_ALPHA,
+    GROUPED_ACTIVATION
+};
+
+enum { OFFSETS, COUNTS, GROUPED_A, GROUPED_B, GROUPED_B_UP, GROUPED_BIAS, GROUPED_C };
+
+enum { GROUPED_DC = GROUPED_B, GROUPED_DB };
+
+static inline bool is(const struct op_case *c, int param) { return c->param[param] != 0; }
+
+// spec_matmul_bound.c
+void matmul_forward_bound(const struct op_case *c, int slot, double *bound);
+void matmul_backward_bound(const struct op_case *c, int slot, double *bound);
+void matmul_grouped_forward_bound(const struct op_case *c, int slot, double *bound);
+void matmul_grouped_backward_bound(const struct op_case *c, int slot, double *bound);
+// The rows [first, end) of a group, counted through all groups.
+void matmul_grouped_rows(const struct op_case *c, int64_t group, int64_t *first, int64_t *end);
+
+// spec_matmul_edges.c
+extern const struct edge_case matmul_forward_edges[];
+
+// As the command line has them; ends with NULL.
+extern const char *const matmul_activations[];
+
+#endif

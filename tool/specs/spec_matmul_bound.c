@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+// How far matmul may be off: fp32 sums with Higham and Mary's square root, epilogues to first order, what units for bf16 take
+// for 0, and what those for fp8 cut off.
+#include <math.h>
+
+#include "specs/spec_matmul.h"
+
+static const double u32 = 0x1p-24;   // unit roundoff of fp32
+static const double tiny = 0x1p-126; // its least normal number
+
+struct strides {
+    int64_t batch, row, col;
+};
+
+// Strides of an operand of `rows` x `cols` in the oracle's contiguous tensors.
+static struct strides strides_of(int64_t rows, int64_t cols, bool is_transposed, bool is_shared) {
+    struct strides s = {is_shared ? 0 : rows * cols, is_transposed ? 1 : cols,
+                        is_transposed ? rows : 1};
+    return s;
+}
+
+struct dot {
+    double sum, magnitude, error; // magnitude: sum |a b|
+};
+
+// Scales along k, of which each has 128 steps; one that is absent is 1 throughout.
+struct scales {
+    const double *data;
+    int64_t step;
+};
+
+static struct scales scales_at(const double *data, int64_t offset, int64_t step) {
+    return data != NULL ? (struct scales){data + offset, step} : (struct scales){NULL, 0};
+}
+
+static double scale(const struct scales *s, int64_t p) {
+    return s->data != NULL ? s->data[p / 128 * s->step] : 1;
+}
+
+// Units for fp8 add 32 terms at once to a sum, and cut each of them, and the sum, off 13 bits below the leading one of the
+// largest. After 256 of k the sum is taken from them, with scales of blocks after 128, or they are left to add all of it.
+struct cut {
+    double term[32], sum, lost; // lost: at most, but for the scales
+};
+
+static void cut_off(struct cut *cut, int count) {
+    double most = fabs(cut->sum), now = 0;
+    for (int i = 0; i < count; i++) most = fmax(most, fabs(cut->term[i]));
+    if (most == 0 || !isfinite(most)) return;
+    double least = ldexp(1, ilogb(most) - 13);
+    for (int i = 0; i < count; i++) {
+        cut->lost += fmin(fabs(cut->term[i]), least);
+        now += cut->term[i];
+    }
+    cut->lost += fmin(fabs(cut->sum), least);
+    cut->sum += now;
+}
+
+static const double steepest = 1.13; // slope of the activations
+
+// ---- Forward ----------------------------------------------------------------------------------
+
+// Long sums that end in 16 bits may lose as much: tensor cores cut off instead of rounding.
+static double long_sum_loss(const struct op_case *c, int slot, int64_t length) {
+    return length > 8192 ? eighth_of_rounding(c, slot) : 0;
+}
+
+// What an element of c is made of. up NULL: no gate.
+struct element {
+    const double *a, *b, *up;
+    int64_t a_step, b_step, k;
+    double alpha, bias, residual, y;
+    bool has_activation, is_accumulating, is_fp8, is_fast;
+    tsr_matmul_math math;
+    double tail_loss, sum_loss;
+    struct scales a_scale, b_scale, up_scale;
+};
+
+// What units for bf16 take for 0 is a loss of its own: operands below 2^-126, whose products it adds up, and
+// sums below it, at most two of a term. Likewise where fp32 may go by such units, if in parts: six products of three of 8
+// bits each lose 2^-26 of a term besides, which the 8 2^-24 hold. Rounded to 11 bits, to the nearest, either operand loses up to
+// 2^-11; sums of 8,192 terms, of which units for tf32 add 8 at a time, up to k / 4 units, twice what k / 8 steps cut off on
+// average: 9 numbers to 2^-26 and a sum to 2^-23.
+static struct dot dot(const struct op_case *c, const struct element *e, const double *b,
+                      const struct scales *b_scale) {
+    struct dot d = {0};
+    struct cut cut = {{0}, 0, 0};
+    const bool has_blocks = e->a_scale.step != 0 || b_scale->step != 0;
+    double lost = 0;
+    int64_t k = e->k;
+    for (int64_t p = 0; p < k; p++) {
+        double x = e->a[p * e->a_step], y = b[p * e->b_step];
+        double factor = scale(&e->a_scale, p) * scale(b_scale, p), term = x * y * factor;
+        d.sum += term;
+        d.magnitude += fabs(term);
+        if (fabs(x) < tiny || fabs(y) < tiny) lost += fabs(term);
+        if (e->math != TSR_MATMUL_MATH_DEFAULT) d.error += tiny * (fabs(x) + fabs(y) + 2);
+        if (!e->is_fp8) continue;
+        cut.term[p % 32] = x * y;
+        if (p % 32 == 31 || p == k - 1) cut_off(&cut, (int)(p % 32) + 1);
+        if (p % 128 == 127 || p == k - 1) {
+            d.error += fabs(factor) * cut.lost;
+            cut.lost = 0;
+            if (!e->is_fast && (has_blocks || p % 256 == 255)) cut.sum = 0;
+        }
+    }
+    d.error += (8 + 4 * sqrt((double)k)) * u32 * d.magnitude + e->sum_loss * fabs(d.sum);
+    if (e->math == TSR_MATMUL_MATH_TF32) d.error += (0x1p-10 + 0x1p-13) * d.magnitude;
+    if (c->dtype == TSR_BF16 && !e->is_fp8) d.error += lost + 2 * (double)k * tiny;
+    return d;
+}
+
+// gelu = max(v, 0) - |v| Phi(-|v|), of which that tail may err by this share.
+static double tail_loss(const struct op_case *c, int slot, int activation) {
+    return c->param[activation] == TSR_ACTIVATION_GELU ? eighth_of_rounding(c, slot) : 0;
+}
+
+// With s = |alpha| sum|a b|, the fp32 products err by e = (8 + 4 sqrt(k)) u s, and see dot. The activation passes
+// that on times its slope (below 1.13) and adds 20 u of |v|, and see tail_loss; a gate adds the relative errors of both
+// factors; each further sum adds u of its terms.
+static double element_bound(const struct op_case *c, const struct element *e) {
+    struct dot d = dot(c, e, e->b, &e->b_scale);
+    double v = e->alpha * d.sum + e->bias;
+    double error = fabs(e->alpha) * d.error + 2 * u32 * fabs(v);
+    if (e->has_activation)
+        error = steepest * error + 20 * u32 * fabs(v) +
+                e->tail_loss * fabs(v) * 0.5 * erfc(fabs(v) * sqrt(0.5));
+    if (e->up != NULL) {
+        struct dot gate = dot(c, e, e->up, &e->up_scale);
+        double factor = fabs(e->alpha * gate.sum), up_error = fabs(e->alpha) * gate.error;
+        error = error * (factor + up_error) + fabs(v) * up_error + 4 * u32 * fabs(v) * factor;
+    }
+    error += 2 * u32 * fabs(e->residual) + 3 * u32 * fabs(e->y) + tiny;
+    if (e->is_accumulating) // what c held is at most what it holds plus the rest
+        error += 2 * u32 * (fabs(e->y) + fabs(v) + fabs(e->alpha) * d.magnitude);
+    return error;
+}
+
+void matmul_forward_bound(const struct op_case *c, int slot, double *bound) {
+    int64_t m = (int64_t)c->param[M], n = (int64_t)c->param[N], k = (int64_t)c->param[K];
+    struct strides sa = strides_of(m, k, is(c, TRANSPOSE_A), false);
+    struct strides sb = strides_of(k, n, is(c, TRANSPOSE_B), is(c, SHARED_B));
+    const double *a = c->tensor[A].data, *b = c->tensor[B].data, *y = c->tensor[C].data;
+    const double *up = case_values(c, "b_up"), *bias = case_values(c, "bias");
+    const double *residual = case_values(c, "residual");
+    int64_t of_k = (k + 127) / 128, of_n = (n + 127) / 128;
+    struct strides xa = strides_of(m, of_k, is(c, TRANSPOSE_A), false);
+    struct strides xb = strides_of(of_k, of_n, is(c, TRANSPOSE_B), is(c, SHARED_B));
+    if (!is(c, BLOCK_SCALES)) xa = xb = (struct strides){0};
+    const double *of_a = case_values(c, "a_scale"), *of_b = case_values(c, "b_scale");
+    const double *of_up = case_values(c, "b_up_scale");
+    struct element e = {.a_step = sa.col,
+                        .b_step = sb.row,
+                        .k = k,
+                        .alpha = c->param[ALPHA],
+                        .has_activation = is(c, ACTIVATION),
+                        .tail_loss = tail_loss(c, slot, ACTIVATION),
+                        .sum_loss = long_sum_loss(c, slot, k),
+                        .is_accumulating = is(c, ACCUMULATE),
+                        .is_fp8 = is(c, FP8),
+                        .is_fast = is(c, FAST_ACCUMULATE) && !is(c, BLOCK_SCALES),
+                        .math = (tsr_matmul_math)(c->dtype == TSR_F32 ? c->param[MATH] : 0)};
+    for (int64_t x = 0; x < (int64_t)c->param[BATCH]; x++)
+        for (int64_t i = 0; i < m; i++)
+            for (int64_t j = 0; j < n; j++) {
+                int64_t at = (x * m + i) * n + j, col = x * sb.batch + j * sb.col;
+                int64_t block = x * xb.batch + j / 128 * xb.col;
+                e.a = a + x * sa.batch + i * sa.row;
+                e.b = b + col;
+                e.up = up != NULL ? up + col : NULL;
+                e.a_scale = scales_at(of_a, x * xa.batch + i * xa.row, xa.col);
+                e.b_scale = scales_at(of_b, block, xb.row);
+                e.up_scale = scales_at(of_up, block, xb.row);
+                e.bias = bias != NULL ? bias[j] : 0;
+                e.residual = residual != NULL ? residual[at] : 0;
+                e.y = y[at];
+                bound[at] = element_bound(c, &e);
+            }
+}
+
+// ---- Groups -----------------------------------------------------------------------------------
+
+void matmul_grouped_rows(const struct op_case *c, int64_t group, int64_t *first, int64_t *end) {
+    bool has_counts = c->is_present[COUNTS];
+    const int32_t *starts = c->tensor[has_counts ? COUNTS : OFFSETS].data;
+    *first = has_counts ? group * (int64_t)c->param[ROWS] : starts[group];
+    *end = has_counts ? *first + starts[group] : starts[group + 1];
+}
+
+// Rows of no group stay what they were.
+void matmul_grouped_forward_bound(const struct op_case *c, int slot, double *bound) {
+    int64_t n = (int64_t)c->param[N], k = (int64_t)c->param[K], first, end;
+    struct strides sb = strides_of(k, n, is(c, GROUPED_TRANSPOSE_B), false);
+    const double *a = c->tensor[GROUPED_A].data, *b = c->tensor[GROUPED_B].data;
+    const double *y = c->tensor[GROUPED_C].data, *up = case_values(c, "b_up");
+    const double *bias = case_values(c, "bias");
+    struct element e = {.a_step = 1,
+                        .b_step = sb.row,
+                        .k = k,
+                        .alpha = c->param[GROUPED_ALPHA],
+                        .has_activation = is(c, GROUPED_ACTIVATION),
+                        .tail_loss = tail_loss(c, slot, GROUPED_ACTIVATION),
+                        .is_accumulating = is(c, GROUPED_ACCUMULATE)};
+    for (int64_t i = 0; i < case_numel(c, slot); i++) bound[i] = 0;
+    for (int64_t g = 0; g < (int64_t)c->param[GROUPS]; g++) {
+        matmul_grouped_rows(c, g, &first, &end);
+        for (int64_t i = first; i < end; i++)
+            for (int64_t j = 0; j < n; j++) {
+                int64_t col = g * sb.batch + j * sb.col;
+                e.a = a + i * k;
+                e.b = b + col;
+                e.up = up != NULL ? up + col : NULL;
+                e.bias = bias != NULL ? bias[g * n + j] : 0;
+                e.y = y[i * n + j];
+                bound[i * n + j] = element_bound(c, &e);
+            }
+    }
+}
+
+void matmul_grouped_backward_bound(const struct op_case *c, int slot, double *bound) {
+    (void)slot;
+    int64_t n = (int64_t)c->param[N], k = (int64_t)c->param[K], first, end;
+    struct strides s = strides_of(k, n, is(c, GROUPED_TRANSPOSE_B), false);
+    const double *a = c->tensor[GROUPED_A].data, *dc = c->tensor[GROUPED_DC].data;
+    const double *db = c->tensor[GROUPED_DB].data;
+    struct element e = {.a_step = k,
+                        .b_step = n,
+                        .alpha = c->param[GROUPED_ALPHA],
+                        .is_accumulating = is(c, GROUPED_ACCUMULATE)};
+    for (int64_t g = 0; g < (int64_t)c->param[GROUPS]; g++) {
+        matmul_grouped_rows(c, g, &first, &end);
+        e.k = end - first;
+        for (int64_t i = 0; i < k; i++)
+            for (int64_t j = 0; j < n; j++) {
+                int64_t at = g * s.batch + i * s.row + j * s.col;
+                e.a = a + first * k + i;
+                e.b = dc + first * n + j;
+                e.y = db[at];
+                bound[at] = element_bound(c, &e);
+            }
+    }
+}
+
+// ---- Backward ---------------------------------------------------------------------------------
+
+// Each term of a gradient's sum is known to w |x y|, w = 1.13 (u + 20 u32): g is rounded to the dtype, and
+// to fp32 after an activation. Sums of length len add (8 + 4 sqrt(len)) u32 of their terms' magnitudes.
+// |g| is taken as 1.13 |dc|. Units for bf16 take operands and sums below 2^-126 for 0: at most 2^-126 of either
+// factor times the other, and twice 2^-126, of a term.
+void matmul_backward_bound(const struct op_case *c, int slot, double *bound) {
+    int64_t m = (int64_t)c->param[M], n = (int64_t)c->param[N], k = (int64_t)c->param[K];
+    int64_t num_batches = (int64_t)c->param[BATCH];
+    bool is_shared = is(c, SHARED_B);
+    struct strides sa = strides_of(m, k, is(c, TRANSPOSE_A), false);
+    struct strides sb = strides_of(k, n, is(c, TRANSPOSE_B), is_shared);
+    const double *a = c->tensor[A].data, *b = c->tensor[B].data, *dc = c->tensor[DC].data;
+    double u = c->dtype == TSR_BF16 ? 0x1p-8 : c->dtype == TSR_F16 ? 0x1p-11 : u32;
+    double steep = is(c, ACTIVATION) ? steepest : 1, term = is(c, ACTIVATION) ? u + 24 * u32 : 0;
+    int64_t numel = case_numel(c, slot);
+    int64_t length = slot == DA ? n : m * (is_shared || slot == DBIAS ? num_batches : 1);
+    double factor = steep * (term + (8 + 4 * sqrt((double)length)) * u32);
+    for (int64_t i = 0; i < numel; i++) bound[i] = tiny;
+    // g of f16 may be subnormal: an absolute error in each term.
+    double subnormal = c->dtype == TSR_F16 && is(c, ACTIVATION) ? 0x1p-25 : 0;
+    double lost = c->dtype == TSR_BF16 ? tiny : 0;
+    for (int64_t x = 0; x < num_batches; x++)
+        for (int64_t i = 0; i < m; i++)
+            for (int64_t j = 0; j < n; j++) {
+                double y = fabs(dc[(x * m + i) * n + j]), g = y * factor + subnormal;
+                if (slot == DBIAS) {
+                    bound[j] += g;
+                    continue;
+                }
+                for (int64_t p = 0; p < k; p++) {
+                    int64_t at_a = x * sa.batch + i * sa.row + p * sa.col;
+                    int64_t at_b = x * sb.batch + p * sb.row + j * sb.col;
+                    double other = fabs(slot == DA ? b[at_b] : a[at_a]);
+                    bound[slot == DA ? at_a : at_b] += g * other + lost * (other + steep * y + 2);
+                }
+            }
+    const double *result = c->tensor[slot].data;
+    if (slot == DBIAS) return;
+    for (int64_t i = 0; i < numel; i++)
+        bound[i] += long_sum_loss(c, slot, length) * fabs(result[i]);
+}

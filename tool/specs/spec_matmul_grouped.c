@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+// Grouped matmul for verify, bench, apply and report: what both passes share, and forward.
+#include <math.h>
+#include <stdlib.h>
+
+#include "specs/spec_matmul_grouped.h"
+#include "system/heap.h"
+
+static const struct param_spec forward_params[] = {
+    GROUPED_PARAMS,
+    {"activation", "epilogue: the function of a b + bias", PARAM_CHOICE, 0, matmul_activations},
+    {0},
+};
+
+bool grouped_has_counts(const struct op_case *c) { return c->is_present[COUNTS]; }
+
+int grouped_shape_of_starts(const struct op_case *c, int slot, int64_t *shape) {
+    shape[0] = (int64_t)c->param[GROUPS] + (slot == OFFSETS);
+    return 1;
+}
+
+int grouped_shape_of_rows(const struct op_case *c, int cols, int64_t *shape) {
+    int ndim = 0;
+    if (grouped_has_counts(c)) shape[ndim++] = (int64_t)c->param[GROUPS];
+    shape[ndim++] = (int64_t)c->param[ROWS];
+    shape[ndim++] = (int64_t)c->param[cols];
+    return ndim;
+}
+
+int grouped_shape_of_matrices(const struct op_case *c, int64_t *shape) {
+    bool is_transposed = is(c, GROUPED_TRANSPOSE_B);
+    shape[0] = (int64_t)c->param[GROUPS];
+    shape[1] = (int64_t)c->param[is_transposed ? N : K];
+    shape[2] = (int64_t)c->param[is_transposed ? K : N];
+    return 3;
+}
+
+double grouped_products(const struct op_case *c) {
+    double rows = c->param[ROWS] * (grouped_has_counts(c) ? c->param[GROUPS] : 1);
+    return rows * c->param[N] * c->param[K];
+}
+
+void grouped_complete(struct op_case *c) { c->is_present[OFFSETS] = !grouped_has_counts(c); }
+
+bool grouped_infer_rows(struct op_case *c) {
+    const tsr_tensor *a = &c->tensor[GROUPED_A];
+    const tsr_tensor *starts = &c->tensor[grouped_has_counts(c) ? COUNTS : OFFSETS];
+    if (a->ndim != (grouped_has_counts(c) ? 3 : 2) || starts->ndim != 1) return false;
+    c->param[GROUPS] = (double)starts->shape[0] - !grouped_has_counts(c);
+    c->param[ROWS] = (double)a->shape[a->ndim - 2];
+    c->param[K] = (double)a->shape[a->ndim - 1];
+    return true;
+}
+
+void grouped_randomize_rows(struct rng *rng, struct op_case *c) {
+    enum { MOST = 400000 }; // multiplications, for the oracle's sake
+    c->is_present[COUNTS] = rng_chance(rng, 0.3);
+    grouped_complete(c);
+    do {
+        c->param[GROUPS] = (double)rng_dim(rng, rng_chance(rng, 0.1) ? 80 : 9);
+        c->param[ROWS] = (double)rng_dim(rng, grouped_has_counts(c) ? 150 : 700);
+        c->param[N] = (double)rng_dim(rng, 300);
+        c->param[K] = (double)rng_dim(rng, 900);
+        if (rng_chance(rng, 0.5)) // as tensor maps ask for
+            for (int i = N; i <= K; i++) c->param[i] = 8 * ceil(c->param[i] / 8);
+    } while (grouped_products(c) > MOST || c->param[GROUPS] * c->param[N] * c->param[K] > MOST);
+    c->param[RAGGED] = rng_chance(rng, 0.8);
+    c->param[GROUPED_TRANSPOSE_B] = rng_chance(rng, 0.5);
+    c->param[GROUPED_ACCUMULATE] = rng_chance(rng, 0.3);
+    c->param[GROUPED_ALPHA] = rng_chance(rng, 0.8) ? 1 : 0.375 * (double)rng_int(rng, -2, 2);
+}
+
+// ---- Values -------------------------------------------------------------------------------------
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+// SPECIAL: the last group but one has everything. ZERO: no group has anything.
+static void fill_starts(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
+                        double *values) {
+    int64_t rows = (int64_t)c->param[ROWS], num_groups = (int64_t)c->param[GROUPS];
+    int64_t chosen = num_groups > 1 ? num_groups - 2 : 0;
+    bool is_ragged = is(c, RAGGED);
+    for (int64_t g = 0; g < num_groups + (slot == OFFSETS); g++) {
+        int64_t equal = slot == COUNTS ? rows : num_groups > 0 ? rows * g / num_groups : 0;
+        bool is_whole = slot == COUNTS ? g == chosen : g > chosen;
+        if (fill == FILL_SPECIAL || fill == FILL_ZERO)
+            values[g] = fill == FILL_SPECIAL && is_whole ? (double)rows : 0;
+        else if (!is_ragged)
+            values[g] = (double)equal;
+        else if (g > 0 && slot == OFFSETS && rng_chance(rng, 0.25))
+            values[g] = values[g - 1]; // an empty group
+        else
+            values[g] = rng_chance(rng, 0.15)  ? 0
+                        : rng_chance(rng, 0.2) ? (double)rows
+                                               : (double)rng_int(rng, 0, rows);
+    }
+    if (slot == OFFSETS) qsort(values, (size_t)num_groups + 1, sizeof *values, by_value);
+}
+
+void grouped_spoil_rows(const struct op_case *c, int64_t cols, double *values) {
+    int64_t rows =
+        (int64_t)c->param[ROWS] * (grouped_has_counts(c) ? (int64_t)c->param[GROUPS] : 1);
+    bool *is_used = heap_get((size_t)rows + 1, sizeof *is_used);
+    for (int64_t g = 0, first, end; g < (int64_t)c->param[GROUPS]; g++) {
+        matmul_grouped_rows(c, g, &first, &end);
+        for (int64_t i = first; i < end; i++) is_used[i] = true;
+    }
+    for (int64_t i = 0; i < rows * cols; i++)
+        if (!is_used[i / cols]) values[i] = (double)NAN;
+    free(is_used);
+}
+
+bool grouped_fill_rows(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
+                       double *values) {
+    if (slot == OFFSETS || slot == COUNTS) {
+        fill_starts(rng, c, slot, fill, values);
+        return true;
+    }
+    if (fill != FILL_NORMAL && fill != FILL_SPECIAL && fill != FILL_ZERO) return false;
+    for (int64_t i = 0; i < case_numel(c, slot); i++) values[i] = rng_normal(rng);
+    return true;
+}
+
+// ---- Forward ----------------------------------------------------------------------------------
+
+static const struct slot_spec forward_slots[] = {
+    {"offsets", SLOT_IN, SLOT_I32, true, NULL, false},
+    {"counts", SLOT_IN, SLOT_I32, true, NULL, false},
+    {"a", SLOT_IN, SLOT_MAIN, false, NULL, false},
+    {"b", SLOT_IN, SLOT_MAIN, false, NULL, true},
+    {"b_up", SLOT_IN, SLOT_MAIN, true, NULL, true},
+    {"bias", SLOT_IN, SLOT_SMALL, true, NULL, false},
+    {"c", SLOT_INOUT, SLOT_SMALL, false, NULL, false},
+    {0},
+};
+
+static int forward_shape(const struct op_case *c, int slot, int64_t *shape) {
+    switch (slot) {
+    case OFFSETS:
+    case COUNTS: return grouped_shape_of_starts(c, slot, shape);
+    case GROUPED_A: return grouped_shape_of_rows(c, K, shape);
+    case GROUPED_B:
+    case GROUPED_B_UP: return grouped_shape_of_matrices(c, shape);
+    case GROUPED_BIAS:
+        shape[0] = (int64_t)c->param[GROUPS];
+        shape[1] = (int64_t)c->param[N];
+        return 2;
+    default: return grouped_shape_of_rows(c, N, shape);
+    }
+}
+
+static tsr_dtype forward_dtype(const struct op_case *c, int slot) {
+    if (slot == OFFSETS || slot == COUNTS) return TSR_I32;
+    if (slot == GROUPED_C && is(c, GROUPED_ACCUMULATE))
+        return c->dtype == TSR_F64 ? TSR_F64 : TSR_F32;
+    return slot >= GROUPED_BIAS ? c->small_dtype : c->dtype;
+}
+
+static bool forward_infer(struct op_case *c) {
+    const tsr_tensor *b = &c->tensor[GROUPED_B];
+    if (b->ndim != 3) return false;
+    c->param[N] = (double)b->shape[is(c, GROUPED_TRANSPOSE_B) ? 1 : 2];
+    return grouped_infer_rows(c);
+}
+
+static tsr_status forward_call(tsr_context *ctx, const struct op_case *c, const char *variant,
+                               void *workspace, size_t given_bytes, size_t *workspace_bytes) {
+    tsr_matmul_grouped_forward_args args =
+        TSR_MATMUL_GROUPED_FORWARD_ARGS(.flags = c->flags, .variant = variant,
+                                        .workspace = workspace, .workspace_bytes = given_bytes,
+                                        .a = c->tensor[GROUPED_A], .b = c->tensor[GROUPED_B],
+                                        .b_up = c->tensor[GROUPED_B_UP],
+                                        .bias = c->tensor[GROUPED_BIAS],
+                                        .offsets = c->tensor[OFFSETS], .counts = c->tensor[COUNTS],
+                                        .c = c->tensor[GROUPED_C],
+                                        .transpose_b = is(c, GROUPED_TRANSPOSE_B),
+                                        .activation = (tsr_activation)c->param[GROUPED_ACTIVATION],
+                                        .accumulate = is(c, GROUPED_ACCUMULATE),
+                                        .alpha = (float)c->param[GROUPED_ALPHA], .has_alpha = 1);
+    return workspace_bytes != NULL ? tsr_matmul_grouped_forward_prepare(ctx, &args, workspace_bytes)
+                                   : tsr_matmul_grouped_forward(ctx, &args);
+}
+
+static double forward_flops(const struct op_case *c) {
+    return 2 * grouped_products(c) * (c->is_present[GROUPED_B_UP] ? 2 : 1);
+}
+
+static void forward_randomize(struct rng *rng, struct op_case *c) {
+    grouped_randomize_rows(rng, c);
+    c->param[GROUPED_ACTIVATION] = rng_chance(rng, 0.5) ? 0 : (double)rng_int(rng, 1, 4);
+    c->is_present[GROUPED_B_UP] = rng_chance(rng, 0.3);
+    c->is_present[GROUPED_BIAS] = rng_chance(rng, 0.3);
+}
+
+// c before the call: NaN where it is written and not added to, which must not matter.
+static bool forward_fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
+                         double *values) {
+    int64_t n = (int64_t)c->param[N], first, end;
+    if (slot == GROUPED_C) {
+        for (int64_t i = 0; i < case_numel(c, slot); i++) values[i] = rng_normal(rng);
+        for (int64_t g = 0; g < (int64_t)c->param[GROUPS] && !is(c, GROUPED_ACCUMULATE); g++) {
+            matmul_grouped_rows(c, g, &first, &end);
+            for (int64_t i = first * n; i < end * n; i++) values[i] = (double)NAN;
+        }
+        return true;
+    }
+    bool is_done = grouped_fill_rows(rng, c, slot, fill, values);
+    if (is_done && slot == GROUPED_A) grouped_spoil_rows(c, (int64_t)c->param[K], values);
+    return is_done;
+}
+
+static const struct edge_case forward_edges[] = {
+    {"no rows", "rows=0 n=5 k=7 groups=3 +offsets", FILL_NORMAL, LAYOUT_RANDOM},
+    {"no groups", "rows=9 n=5 k=7 groups=0 ragged=1 +offsets", FILL_NORMAL, LAYOUT_RANDOM},
+    {"no groups, counts", "rows=9 n=5 k=7 groups=0 +counts", FILL_NORMAL, LAYOUT_RANDOM},
+    {"no columns", "rows=9 n=0 k=7 groups=3 +offsets +bias", FILL_NORMAL, LAYOUT_RANDOM},
+    {"k = 0", "rows=9 n=70 k=0 groups=3 ragged=1 +offsets +bias", FILL_NORMAL, LAYOUT_RANDOM},
+    {"k = 0, accumulate", "rows=9 n=7 k=0 groups=3 accumulate=1 +offsets", FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"k = 1", "rows=39 n=70 k=1 groups=3 ragged=1 +offsets", FILL_NORMAL, LAYOUT_RANDOM},
+    {"one element", "rows=1 n=1 k=1 groups=1 +offsets", FILL_NORMAL, LAYOUT_RANDOM},
+    {"all groups empty", "rows=40 n=33 k=50 groups=5 ragged=1 +offsets", FILL_ZERO, LAYOUT_RANDOM},
+    {"all counts 0", "rows=40 n=33 k=50 groups=5 ragged=1 +counts", FILL_ZERO, LAYOUT_RANDOM},
+    {"one group has everything", "rows=300 n=40 k=30 groups=5 ragged=1 +offsets", FILL_SPECIAL,
+     LAYOUT_RANDOM},
+    {"one count is everything", "rows=300 n=40 k=30 groups=3 ragged=1 +counts", FILL_SPECIAL,
+     LAYOUT_RANDOM},
+    {"one group", "rows=131 n=70 k=40 groups=1 +offsets", FILL_NORMAL, LAYOUT_RANDOM},
+    {"a row each", "rows=70 n=33 k=65 groups=70 +offsets", FILL_NORMAL, LAYOUT_RANDOM},
+    {"more groups than rows", "rows=7 n=33 k=65 groups=100 ragged=1 +offsets", FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"1,100 groups", "rows=900 n=9 k=16 groups=1100 ragged=1 +offsets", FILL_NORMAL, LAYOUT_RANDOM},
+    {"300 groups, counts", "rows=3 n=9 k=16 groups=300 ragged=1 +counts +bias", FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"weights (n, k)", "rows=297 n=70 k=40 groups=4 ragged=1 transpose_b=1 +offsets", FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"multiples of 8", "rows=600 n=136 k=72 groups=3 ragged=1 +offsets", FILL_NORMAL,
+     LAYOUT_CONTIGUOUS},
+    {"multiples of 8, weights (n, k), bias",
+     "rows=600 n=136 k=72 groups=3 ragged=1 transpose_b=1 +offsets +bias", FILL_NORMAL,
+     LAYOUT_CONTIGUOUS},
+    {"multiples of 8, counts", "rows=200 n=136 k=72 groups=3 ragged=1 +counts", FILL_NORMAL,
+     LAYOUT_CONTIGUOUS},
+    {"two blocks of k", "rows=150 n=35 k=515 groups=3 ragged=1 +offsets", FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"deep", "rows=20 n=9 k=8264 groups=2 ragged=1 +offsets", FILL_SHIFTED, LAYOUT_RANDOM},
+    {"gated", "rows=99 n=70 k=129 groups=3 ragged=1 activation=silu +offsets +b_up +bias",
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"gated, multiples of 8", "rows=399 n=72 k=64 groups=3 ragged=1 activation=gelu +offsets +b_up",
+     FILL_NORMAL, LAYOUT_CONTIGUOUS},
+    {"gated, counts", "rows=40 n=70 k=29 groups=4 ragged=1 activation=silu +counts +b_up +bias",
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"accumulate", "rows=99 n=70 k=129 groups=3 ragged=1 accumulate=1 +offsets", FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"alpha = 0", "rows=9 n=70 k=30 groups=2 alpha=0 +offsets +bias", FILL_NORMAL, LAYOUT_RANDOM},
+    {"large values", "rows=20 n=70 k=60 groups=3 ragged=1 +offsets", FILL_LARGE, LAYOUT_RANDOM},
+    {"NaN in some rows", "rows=40 n=33 k=50 groups=3 ragged=1 +offsets", FILL_NAN, LAYOUT_RANDOM},
+    {"infinities", "rows=40 n=33 k=5 groups=3 ragged=1 +counts", FILL_INFINITE, LAYOUT_RANDOM},
+    {"beyond 2^31 elements", "rows=5 n=17 k=3 groups=2 +offsets", FILL_NORMAL, LAYOUT_FAR},
+    {"beyond 2^31 elements, tiles", "rows=90 n=136 k=72 groups=3 ragged=1 +offsets", FILL_NORMAL,
+     LAYOUT_FAR},
+    {"beyond 2^31 elements, counts", "rows=3 n=17 k=3 groups=3 +counts", FILL_NORMAL, LAYOUT_FAR},
+    {"one row of a for all", "rows=17 n=33 k=20 groups=3 +offsets", FILL_NORMAL, LAYOUT_REPEATED},
+    {0},
+};
+
+static const char *const forward_standard[] = {
+    "rows=2048 n=1024 k=512 groups=8", "rows=2048 n=1024 k=512 groups=64 transpose_b=1", NULL};
+
+const struct op_spec matmul_grouped_forward_spec = {
+    .op = "matmul_grouped_forward",
+    .command = "matmul-grouped",
+    .pass = "forward",
+    .params = forward_params,
+    .slots = forward_slots,
+    .shape = forward_shape,
+    .slot_dtype = forward_dtype,
+    .infer = forward_infer,
+    .complete = grouped_complete,
+    .call = forward_call,
+    .flops = forward_flops,
+    .randomize = forward_randomize,
+    .fill = forward_fill,
+    .bound = matmul_grouped_forward_bound,
+    .edges = forward_edges,
+    .standard = forward_standard,
+    .baseline = "naive",
+};

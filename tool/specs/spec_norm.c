@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layer and root mean square normalisation for verify, bench, apply and report: what their four
+// descriptions share; spec_norm_forward.c and spec_norm_backward.c hold them. One set of functions
+// serves both norms: rmsnorm is the one without a slot "mean".
+//
+// The bounds, u = 2^-24, n = cols, K = 8 + sqrt(n), sigma = sqrt(variance + eps),
+// h the normalised value:
+//   mean, variance   fp32 sums of x - shift, the shift within a standard deviation of the mean:
+//                    errors of K u sigma and K u sigma^2, whatever the mean is.
+//   y                h is off by K u (1 + |h|), and weight carries that over; product and sum round
+//                    once. rmsnorm has no mean, hence K u |h|.
+//   residual         s is rounded: s + d, |d| <= u_dtype |s|. With E the root mean square of d and
+//                    D_i = |d_i| + mean |d|, the triangle inequality gives |sigma' - sigma| <= E
+//                    and |h' - h| <= (D_i + |h_i| E) / (sigma - E); and |h'| <= sqrt(n) always.
+//   dx               K u (mean |g| + |h_i| mean |g h|) from the sums, 4 u of each term.
+//   dweight, dbias   sums over rows in groups, (8 + 2 sqrt(rows)) u of the sum of magnitudes.
+// What the rounding to the output's dtype adds, verify adds itself. Products below the normal
+// numbers may lose all: 2^-126.
+#include "specs/spec_norm.h"
+
+int norm_shape(const struct op_case *c, int slot, int64_t *shape) {
+    bool is_statistic = is_slot(c, slot, "mean") || is_slot(c, slot, "rstd");
+    bool is_vector = is_slot(c, slot, "weight") || is_slot(c, slot, "bias") ||
+                     is_slot(c, slot, "dweight") || is_slot(c, slot, "dbias");
+    shape[0] = (int64_t)c->param[is_vector ? 1 : 0];
+    shape[1] = (int64_t)c->param[1];
+    return is_statistic || is_vector ? 1 : 2;
+}
+
+// residual_out comes with residual.
+bool norm_infer(struct op_case *c) {
+    if (c->tensor[0].ndim != 2) return false;
+    c->param[0] = (double)c->tensor[0].shape[0];
+    c->param[1] = (double)c->tensor[0].shape[1];
+    norm_set_presence(c, "residual_out", has(c, "residual"));
+    return true;
+}
+
+void norm_set_presence(struct op_case *c, const char *name, bool is_present) {
+    int slot = spec_slot(c->spec, name);
+    if (slot >= 0) c->is_present[slot] = is_present;
+}
+
+void norm_draw_sizes(struct rng *rng, struct op_case *c) {
+    if (rng_chance(rng, 0.15)) { // many rows: groups of dweight and dbias
+        c->param[0] = (double)rng_dim(rng, 4000);
+        c->param[1] = (double)rng_int(rng, 0, 24);
+        return;
+    }
+    int64_t cols = rng_dim(rng, rng_chance(rng, 0.05) ? 60000 : 5000);
+    c->param[0] = (double)rng_dim(rng, cols > 2000 ? 6 : 24);
+    c->param[1] = (double)cols;
+}
+
+// What a row of x becomes: FILL_SPECIAL takes turns between [40000 ... 40003], equal elements and
+// tiny ones; eps 0 makes all of them tiny, so that their squares underflow.
+static void fill_special(struct rng *rng, bool is_all_tiny, double *x, int64_t rows, int64_t cols) {
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < cols; i++, x++)
+            *x = is_all_tiny || r % 3 == 2 ? rng_normal(rng) * 1e-30
+                 : r % 3 == 0              ? 40000 + (double)(i % 4)
+                                           : 40000.1 / (double)(r + 1);
+}
+
+bool norm_fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill, double eps,
+               double *values) {
+    int64_t numel = case_numel(c, slot);
+    if (is_slot(c, slot, "x")) {
+        if (fill == FILL_SPECIAL)
+            fill_special(rng, eps == 0, values, (int64_t)c->param[0], (int64_t)c->param[1]);
+        return fill == FILL_SPECIAL;
+    }
+    if (fill == FILL_NORMAL || fill == FILL_NAN || fill == FILL_LARGE) return false;
+    bool is_weight = is_slot(c, slot, "weight");
+    bool is_shifted = fill == FILL_SHIFTED && is_slot(c, slot, "residual");
+    if (is_shifted) return false;
+    for (int64_t i = 0; i < numel; i++)
+        values[i] = is_weight ? 1 + 0.5 * rng_normal(rng) : rng_normal(rng);
+    return true;
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#define _GNU_SOURCE
+#include "system/heap.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "commands/command.h"
+#include "system/temporary.h"
+
+static const char *command_name = "";
+
+// Other threads may go on meanwhile, and what is buffered for stdout is no whole result: nothing of the process runs on.
+void heap_exhausted(void) {
+    char text[128];
+    int length = snprintf(text, sizeof text, "tessera%s%.64s: out of memory\n",
+                          *command_name != '\0' ? " " : "", command_name);
+    ssize_t written = write(STDERR_FILENO, text, (size_t)length);
+    (void)written;
+    temporary_remove_all();
+    _exit(EXIT_COULD_NOT_RUN);
+}
+
+static void *never_null(void *block) {
+    if (block == NULL) heap_exhausted();
+    return block;
+}
+
+static void *json_alloc(size_t bytes) { return never_null(malloc(bytes > 0 ? bytes : 1)); }
+
+void heap_start(const char *command) {
+    command_name = command;
+    json_set_alloc_funcs(json_alloc, free);
+}
+
+void *heap_get(size_t count, size_t bytes) {
+    return never_null(calloc(count > 0 ? count : 1, bytes > 0 ? bytes : 1));
+}
+
+void *heap_grow(void *old, size_t count, size_t bytes) {
+    size_t all;
+    if (__builtin_mul_overflow(count, bytes, &all)) heap_exhausted();
+    return never_null(realloc(old, all > 0 ? all : 1));
+}
+
+char *heap_text(const char *text) { return never_null(strdup(text != NULL ? text : "")); }
+
+FILE *heap_stream(char **text, size_t *bytes) { return never_null(open_memstream(text, bytes)); }
+
+void heap_stream_end(FILE *stream) {
+    int is_cut = ferror(stream);
+    if (fclose(stream) != 0 || is_cut) heap_exhausted();
+}
