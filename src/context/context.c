@@ -65,7 +65,8 @@ static tsr_status choose_isa(tsr_isa wanted, tsr_isa *isa) {
     return TSR_OK;
 }
 
-static TSRI_NOT_INLINED tsr_status create(const tsr_context_options *given, tsr_context **context) {
+static TSRI_NOT_INLINED tsr_status create(const tsr_context_options *given, tsri_find_op find_op,
+                                          tsr_context **context) {
     if (context == NULL)
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "context_create: context is NULL, expected an address for the handle");
@@ -123,7 +124,7 @@ static TSRI_NOT_INLINED tsr_status create(const tsr_context_options *given, tsr_
         host.free(host.user, ctx, sizeof *ctx);
         return status;
     }
-    tsri_tuning_open(&ctx->tuning, options.tuning_file, &ctx->limits);
+    tsri_tuning_open(&ctx->tuning, options.tuning_file, find_op, &ctx->limits);
     if (ctx->tuning.table != NULL) ctx->limits.tuning = &ctx->tuning;
     if (is_cuda) ctx->limits.memo = &ctx->memos->plans;
     ctx->options.tuning_file = NULL; // the caller's, for that long
@@ -133,10 +134,11 @@ static TSRI_NOT_INLINED tsr_status create(const tsr_context_options *given, tsr_
     return TSR_OK;
 }
 
-tsr_status tsr_context_create(const tsr_context_options *given, tsr_context **context) {
+tsr_status tsri_context_create(const tsr_context_options *given, tsri_find_op find_op,
+                               tsr_context **context) {
     tsri_float_environment before;
     tsri_float_enter_foreign(&before);
-    tsr_status status = create(given, context);
+    tsr_status status = create(given, find_op, context);
     tsri_float_leave_foreign(&before);
     return status;
 }

@@ -29,6 +29,11 @@ struct tsri_limits {
     struct tsri_plan_memo *memo;      // of the context, on CUDA; NULL: plans are made anew
 };
 
+// tsr_context_create. find_op knows every operation, for the rows of tuning files.
+tsr_status tsri_context_create(const tsr_context_options *given,
+                               const struct tsri_op *(*find_op)(const char *name),
+                               tsr_context **context);
+
 const struct tsri_limits *tsri_context_limits(const tsr_context *ctx);
 
 // Where this context's kernels go; NULL on the CPU.

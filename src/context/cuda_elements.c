@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "context/cuda_elements.h"
 
+const tsr_dtype tsri_cuda_dtypes[TSRI_NUM_CUDA_DTYPES] = {TSR_F32, TSR_BF16, TSR_F16};
+
 enum { LOG_THREADS = 8, LOG_WARP = 5 };
 _Static_assert(ELEMENTS_THREADS == 1 << LOG_THREADS, "threads of a block");
 

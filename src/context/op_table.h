@@ -75,10 +75,6 @@ struct tsri_op {
 
 #define TSRI_COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
-// Every operation of the library, in src/ops/op_list.c.
-extern const struct tsri_op *const tsri_ops[];
-extern const int tsri_num_ops;
-
 // The dtypes that operations list kernels for: f32, bf16, f16.
 enum { TSRI_NUM_CUDA_DTYPES = 3 };
 extern const tsr_dtype tsri_cuda_dtypes[TSRI_NUM_CUDA_DTYPES];

@@ -82,12 +82,6 @@ static bool parse_numbers(const char *text, int64_t largest, int most, int64_t *
     return false;
 }
 
-static const struct tsri_op *find_op(const char *name) {
-    for (int i = 0; i < tsri_num_ops; i++)
-        if (strcmp(tsri_ops[i]->name, name) == 0) return tsri_ops[i];
-    return NULL;
-}
-
 static const struct tsri_variant *find_variant(const struct tsri_op *op, const char *name) {
     for (int i = 0; i < op->num_variants; i++)
         if (strcmp(op->variants[i].name, name) == 0 &&
@@ -97,7 +91,8 @@ static const struct tsri_variant *find_variant(const struct tsri_op *op, const c
 }
 
 // False for a line that is no row. One of an operation or variant that this library does not know is skipped: *is_ours.
-static bool parse_row(char *line, struct tsri_tuning_row *row, bool *is_ours) {
+static bool parse_row(char *line, tsri_find_op find_op, struct tsri_tuning_row *row,
+                      bool *is_ours) {
     enum { OP, DEVICE, DTYPE, SIZES, VARIANT, BLOCK, MOST };
     char *words[MOST + 1], *rest;
     int count = 0, num_sizes = 0, num_blocks = 0;
@@ -219,7 +214,8 @@ static struct tsri_tuning_table *make_table(size_t most) {
     return table;
 }
 
-static struct tsri_tuning_table *parse_file(char *text, size_t bytes, int *line_number) {
+static struct tsri_tuning_table *parse_file(char *text, size_t bytes, tsri_find_op find_op,
+                                            int *line_number) {
     enum { SHORTEST_ROW = 10 }; // five words and what parts them; lines may be empty
     size_t most = bytes / SHORTEST_ROW + 1;
     struct tsri_tuning_table *table = make_table(most);
@@ -232,7 +228,7 @@ static struct tsri_tuning_table *parse_file(char *text, size_t bytes, int *line_
         if (line == text)
             is_fine = strcmp(line, first_line) == 0;
         else
-            is_fine = parse_row(line, &table->rows[table->count], &is_ours);
+            is_fine = parse_row(line, find_op, &table->rows[table->count], &is_ours);
         if (!is_fine) break;
         table->count += is_ours;
         if (is_ours) index_row(table);
@@ -242,14 +238,14 @@ static struct tsri_tuning_table *parse_file(char *text, size_t bytes, int *line_
     return NULL;
 }
 
-static const struct tsri_tuning_table *load(const char *path) {
+static const struct tsri_tuning_table *load(const char *path, tsri_find_op find_op) {
     const char *wrong;
     size_t bytes;
     int line_number = 1;
     char *text = read_file(path, &bytes, &wrong), because[64];
     struct tsri_tuning_table *table = NULL;
     if (text != NULL) {
-        table = parse_file(text, bytes, &line_number);
+        table = parse_file(text, bytes, find_op, &line_number);
         snprintf(because, sizeof because, "line %d is not understood", line_number);
         wrong = because;
     }
@@ -264,9 +260,12 @@ static const struct tsri_tuning_table *load(const char *path) {
 static const struct tsri_tuning_table *default_table;
 static atomic_int num_default_users; // contexts
 
+static _Atomic(tsri_find_op) default_find_op; // the same for all: there is one list
+
 static void load_default(void) {
     char path[MAX_PATH];
-    if (tsr_tuning_path(path, sizeof path) == TSR_OK) default_table = load(path);
+    if (tsr_tuning_path(path, sizeof path) == TSR_OK)
+        default_table = load(path, atomic_load(&default_find_op));
 }
 
 // At dlclose; at exit not under a context that another thread may be using.
@@ -276,7 +275,7 @@ __attribute__((destructor)) static void free_default(void) {
 
 // ---- Of a context -----------------------------------------------------------------------------
 
-void tsri_tuning_open(struct tsri_tuning *tuning, const char *path,
+void tsri_tuning_open(struct tsri_tuning *tuning, const char *path, tsri_find_op find_op,
                       const struct tsri_limits *limits) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     *tuning =
@@ -289,11 +288,12 @@ void tsri_tuning_open(struct tsri_tuning *tuning, const char *path,
                  (long long)(limits->l2_bytes >> 10), (long long)(limits->l3_bytes >> 10));
     tuning->device_hash = hash_device(tuning->device);
     if (path == NULL) {
+        atomic_store(&default_find_op, find_op);
         pthread_once(&once, load_default);
         tuning->table = default_table;
         if (tuning->table != NULL) atomic_fetch_add(&num_default_users, 1);
     } else if (*path != '\0') {
-        tuning->table = load(path);
+        tuning->table = load(path, find_op);
     }
 }
 

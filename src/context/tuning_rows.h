@@ -44,8 +44,11 @@ struct tsri_tuning_choice {
     double ns;
 };
 
+// The operation of this name; NULL where there is none. The list of operations lies above those who ask.
+typedef const struct tsri_op *(*tsri_find_op)(const char *name);
+
 // path as in tsr_context_options.tuning_file. limits are those of the context.
-void tsri_tuning_open(struct tsri_tuning *tuning, const char *path,
+void tsri_tuning_open(struct tsri_tuning *tuning, const char *path, tsri_find_op find_op,
                       const struct tsri_limits *limits);
 void tsri_tuning_close(struct tsri_tuning *tuning);
 

@@ -2,6 +2,7 @@
 // Dynamic shared memory of one kernel in several contexts, on a driver of the test's own: a context that needs less does not
 // take away what another has asked for and counts on.
 #include "kernel_pack_case.h"
+#include "library/op_list.h"
 #include "test_support.h"
 
 static void launch(tsr_context *ctx, int shared_bytes) {

@@ -3,6 +3,7 @@
 // that kernel is one of the architecture's, and whether a block asks for no more shared memory than it may have. Tensors lie at
 // addresses that nobody reads, for the driver is the test's own.
 #include "kernel_calls_case.h"
+#include "library/op_list.h"
 
 // Shared memory that a block may have: the CUDA programming guide, technical specifications by compute capability.
 static const struct card {

@@ -2,6 +2,7 @@
 // The standard set of CUDA kernels, without GPU and compiler: how many it has, that ordinary calls need no other, and what a
 // rare one asks for. Tensors lie at addresses that nobody reads, for the driver is the test's own.
 #include "kernel_calls_case.h"
+#include "library/op_list.h"
 
 static int setup_standard(void **state) {
     static const int hopper = 90;

@@ -15,6 +15,7 @@
 #include "cpu/cpu_limits.h"
 #include "cuda/cuda_cache.h"
 #include "fuzz.h"
+#include "library/op_list.h"
 
 // ---- The system -------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@
 #include "cuda/cuda_cache.h"
 #include "cuda/cuda_kernel.h"
 #include "fake_driver.h"
+#include "library/op_list.h"
 
 static char folder[] = "/tmp/tsr_pack_XXXXXX";
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every operation of the library. A new one: its declaration and its line, here.
-#include "context/op_table.h"
+#include "library/op_list.h"
 
 extern const struct tsri_op tsri_activation_forward_op, tsri_activation_backward_op;
 extern const struct tsri_op tsri_adamw_step_op;

@@ -6,15 +6,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "context/op_table.h"
 #include "core/core_float.h"
 #include "core/core_system.h"
 #include "cpu/cpu_isa.h"
 #include "cpu/cpu_limits.h"
 #include "cuda/cuda_cache.h"
 #include "cuda/cuda_kernel.h"
-
-const tsr_dtype tsri_cuda_dtypes[TSRI_NUM_CUDA_DTYPES] = {TSR_F32, TSR_BF16, TSR_F16};
+#include "library/op_list.h"
 
 static const char *const origins[] = {"pack", "cache", "compiler"};
 
