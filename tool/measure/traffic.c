@@ -3,9 +3,10 @@
 // ones are the baselines of src/ops, described here pass by pass. A new operation with a baseline:
 // its row.
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "report/report.h"
+#include "measure/traffic.h"
 
 // Passes in order, separated by spaces; in each, what it reads, '>', what it writes, all of the
 // size of the first slot: m in the case's dtype, f an intermediate in fp32. A pass in front of

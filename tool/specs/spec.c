@@ -17,34 +17,6 @@ bool spec_is_named(const struct op_spec *spec, const char *name) {
     return spec_names_are_alike(spec->command, name) || spec_names_are_alike(spec->op, name);
 }
 
-const struct op_spec *spec_find(const char *op) {
-    for (int i = 0; op_specs[i] != NULL; i++)
-        if (strcmp(op_specs[i]->op, op) == 0) return op_specs[i];
-    return NULL;
-}
-
-const char *const *spec_commands(void) {
-    enum { MAX_COMMANDS = 128 };
-    static const char *names[MAX_COMMANDS + 1]; // the tool is single-threaded
-    int count = 0;
-    for (int i = 0; op_specs[i] != NULL; i++) {
-        bool is_new = true;
-        for (int k = 0; k < count; k++) is_new &= strcmp(names[k], op_specs[i]->command) != 0;
-        if (is_new && count == MAX_COMMANDS) abort(); // specs have outgrown the table
-        if (is_new) names[count++] = op_specs[i]->command;
-    }
-    names[count] = NULL;
-    return names;
-}
-
-const char *spec_commands_text(const char *separator, char *buffer, size_t bytes) {
-    const char *const *names = spec_commands();
-    size_t used = 0;
-    for (int i = 0; names[i] != NULL && used < bytes; i++)
-        used += (size_t)snprintf(buffer + used, bytes - used, "%s%s", i ? separator : "", names[i]);
-    return buffer;
-}
-
 int spec_param(const struct op_spec *spec, const char *name) {
     for (int i = 0; spec->params[i].name != NULL; i++)
         if (strcmp(spec->params[i].name, name) == 0) return i;

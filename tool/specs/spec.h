@@ -147,17 +147,6 @@ struct op_spec {
     bool is_composed; // of other operations, which choose their variants for themselves
 };
 
-extern const struct op_spec *const op_specs[]; // NULL-terminated
-// Whether a command line may mean it: "matmul-grouped" all its passes, "matmul_grouped_forward" it alone; - and _ alike.
-bool spec_is_named(const struct op_spec *spec, const char *name);
-// Whether two names are the same but for - and _.
-bool spec_names_are_alike(const char *a, const char *b);
-const struct op_spec *spec_find(const char *op); // by the library's name; NULL if none
-// The operations by the name that the command line has for them, each once; ends with NULL.
-const char *const *spec_commands(void);
-// The same with a separator between.
-const char *spec_commands_text(const char *separator, char *buffer, size_t bytes);
-
 // ---- Working with cases -----------------------------------------------------------------------
 
 // A case with standard values, every optional slot absent, dtype f32.
@@ -168,6 +157,10 @@ bool case_set(struct op_case *c, const char *params, char *error, size_t error_b
 // that are 0 unless given).
 const char *case_text(const struct op_case *c, char *buffer, size_t bytes);
 
+// Whether a command line may mean it: "matmul-grouped" all its passes, "matmul_grouped_forward" it alone; - and _ alike.
+bool spec_is_named(const struct op_spec *spec, const char *name);
+// Whether two names are the same but for - and _.
+bool spec_names_are_alike(const char *a, const char *b);
 int spec_param(const struct op_spec *spec, const char *name); // index; -1 if none
 int spec_slot(const struct op_spec *spec, const char *name);
 // Whether a variant is the baseline, or what plays its part on CUDA: "unfused", "cuda-unfused".
@@ -182,5 +175,14 @@ double case_elements(const struct op_case *c, int slot); // the same, however ma
 double case_bytes(const struct op_case *c);              // spec->bytes or the general rule
 // Doubles of a slot of an f64 case, NULL when absent.
 const double *case_values(const struct op_case *c, const char *slot);
+
+// ---- All of them: spec_list.c -----------------------------------------------------------------
+
+extern const struct op_spec *const op_specs[];   // NULL-terminated
+const struct op_spec *spec_find(const char *op); // by the library's name; NULL if none
+// The operations by the name that the command line has for them, each once; ends with NULL.
+const char *const *spec_commands(void);
+// The same with a separator between.
+const char *spec_commands_text(const char *separator, char *buffer, size_t bytes);
 
 #endif

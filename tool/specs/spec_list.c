@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every operation that the tool knows. A new one: its declaration and its line, here.
+// Every operation that the tool knows, and who is found among them by name. A new one: its declaration and its line, here.
 #include "specs/spec.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 extern const struct op_spec activation_forward_spec, activation_backward_spec;
 extern const struct op_spec adamw_step_spec;
@@ -49,3 +53,31 @@ const struct op_spec *const op_specs[] = {
     NULL,
 };
 // clang-format on
+
+const struct op_spec *spec_find(const char *op) {
+    for (int i = 0; op_specs[i] != NULL; i++)
+        if (strcmp(op_specs[i]->op, op) == 0) return op_specs[i];
+    return NULL;
+}
+
+const char *const *spec_commands(void) {
+    enum { MAX_COMMANDS = 128 };
+    static const char *names[MAX_COMMANDS + 1]; // the tool is single-threaded
+    int count = 0;
+    for (int i = 0; op_specs[i] != NULL; i++) {
+        bool is_new = true;
+        for (int k = 0; k < count; k++) is_new &= strcmp(names[k], op_specs[i]->command) != 0;
+        if (is_new && count == MAX_COMMANDS) abort(); // specs have outgrown the table
+        if (is_new) names[count++] = op_specs[i]->command;
+    }
+    names[count] = NULL;
+    return names;
+}
+
+const char *spec_commands_text(const char *separator, char *buffer, size_t bytes) {
+    const char *const *names = spec_commands();
+    size_t used = 0;
+    for (int i = 0; names[i] != NULL && used < bytes; i++)
+        used += (size_t)snprintf(buffer + used, bytes - used, "%s%s", i ? separator : "", names[i]);
+    return buffer;
+}

@@ -61,6 +61,8 @@ struct attention_sizes {
     bool is_packed;
 };
 struct attention_sizes attention_sizes_of(const struct op_case *c);
+// Of bias, by the dimensions that are 1; returns their number.
+int attention_bias_shape(const struct op_case *c, const struct attention_sizes *n, int64_t *shape);
 
 // One sequence: where its rows start and how many count, by the metadata of the case where that has data.
 struct attention_rows {
@@ -99,8 +101,10 @@ void attention_forward_bound(const struct op_case *c, int slot, double *bound);
 void attention_backward_bound(const struct op_case *c, int slot, double *bound);
 extern const struct edge_case attention_forward_edges[], attention_backward_edges[];
 
-// Forward by the oracle into the tensors of an f64 case; lse may be absent.
+// As op_spec.call. Forward by the oracle into the tensors of an f64 case; lse may be absent.
 tsr_status attention_call_forward(tsr_context *ctx, const struct op_case *c, const char *variant,
                                   void *workspace, size_t given_bytes, size_t *workspace_bytes);
+tsr_status attention_call_backward(tsr_context *ctx, const struct op_case *c, const char *variant,
+                                   void *workspace, size_t given_bytes, size_t *workspace_bytes);
 
 #endif

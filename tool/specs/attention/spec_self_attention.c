@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The self-attention module for verify, bench, apply, memory and report: parameters, tensors, calls, work.
-// Cases and fills are in spec_self_attention_cases.c, bounds in spec_self_attention_bound.c.
+// The self-attention module for verify, bench, apply, memory and report: parameters, tensors, work. Sizes,
+// calls, cases, fills and bounds are in the other files of the name.
 #include "specs/attention/spec_self_attention.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "measure/traffic.h"
-#include "system/heap.h"
-
-extern const struct op_spec attention_forward_spec, attention_backward_spec;
 
 static const char *const masks[] = {"none", "causal", "causal-top-left", NULL};
 
@@ -65,25 +61,7 @@ static const struct slot_spec backward_slots[] = {
     {0},
 };
 
-// ---- Sizes ------------------------------------------------------------------------------------
-
-static bool is_backward(const struct op_case *c) { return c->spec->pass[0] == 'b'; }
-
-struct self_attention_sizes self_attention_sizes_of(const struct op_case *c) {
-    const double *p = c->param;
-    struct self_attention_sizes n = {.batch = (int64_t)p[SA_BATCH],
-                                     .seqlen = (int64_t)p[SA_SEQLEN],
-                                     .embed_dim = (int64_t)p[SA_EMBED_DIM]};
-    n.heads = (int64_t)(p[SA_HEADS] > 0 ? p[SA_HEADS] : fmax(floor(p[SA_EMBED_DIM] / 64), 1));
-    n.rows = n.batch * n.seqlen;
-    n.kv_heads = p[SA_KV_HEADS] > 0 ? (int64_t)p[SA_KV_HEADS] : n.heads;
-    n.head_dim =
-        p[SA_HEAD_DIM] > 0 ? (int64_t)p[SA_HEAD_DIM] : n.embed_dim / (n.heads > 0 ? n.heads : 1);
-    n.qkv_dim = (n.heads + 2 * n.kv_heads) * n.head_dim;
-    n.attention_dim = n.heads * n.head_dim;
-    n.pairs = (p[SA_ROTARY_DIM] > 0 ? (int64_t)p[SA_ROTARY_DIM] : n.head_dim) / 2;
-    return n;
-}
+// ---- Shapes -----------------------------------------------------------------------------------
 
 static int shape_of(int64_t *shape, int ndim, int64_t first, int64_t second, int64_t third) {
     shape[0] = first;
@@ -151,97 +129,6 @@ static void complete(struct op_case *c) {
     c->param[SA_HEAD_DIM] = (double)n.head_dim;
 }
 
-struct op_case self_attention_core(const struct op_case *c, bool backward) {
-    struct op_case core =
-        case_default(backward ? &attention_backward_spec : &attention_forward_spec);
-    struct self_attention_sizes n = self_attention_sizes_of(c);
-    double *p = core.param;
-    core.dtype = core.small_dtype = c->dtype;
-    p[ATTN_BATCH] = (double)n.batch;
-    p[ATTN_SEQLEN_Q] = p[ATTN_SEQLEN_K] = (double)n.seqlen;
-    p[ATTN_HEADS] = (double)n.heads;
-    p[ATTN_KV_HEADS] = (double)n.kv_heads;
-    p[ATTN_HEAD_DIM] = (double)n.head_dim;
-    p[ATTN_MASK] = c->param[SA_MASK];
-    p[ATTN_WINDOW_LEFT] = c->param[SA_WINDOW_LEFT];
-    p[ATTN_WINDOW_RIGHT] = c->param[SA_WINDOW_RIGHT];
-    p[ATTN_SOFTMAX_SCALE] = c->param[SA_SOFTMAX_SCALE];
-    p[ATTN_SOFTCAP] = c->param[SA_SOFTCAP];
-    p[ATTN_DROPOUT_P] = c->param[SA_DROPOUT_P];
-    p[ATTN_SEED] = c->param[SA_SEED];
-    p[ATTN_OFFSET] = c->param[SA_OFFSET];
-    return core;
-}
-
-// ---- Calls ------------------------------------------------------------------------------------
-
-#define OPTIONS                                                                                    \
-    .num_heads = (int64_t)p[SA_HEADS], .num_kv_heads = (int64_t)p[SA_KV_HEADS],                    \
-    .mask = (tsr_mask)p[SA_MASK], .softmax_scale = (float)p[SA_SOFTMAX_SCALE],                     \
-    .softcap = (float)p[SA_SOFTCAP], .has_window_left = p[SA_WINDOW_LEFT] != -1,                   \
-    .has_window_right = p[SA_WINDOW_RIGHT] != -1, .window_left = (int64_t)p[SA_WINDOW_LEFT],       \
-    .window_right = (int64_t)p[SA_WINDOW_RIGHT], .dropout_p = p[SA_DROPOUT_P],                     \
-    .seed = (uint64_t)p[SA_SEED], .offset = (uint64_t)p[SA_OFFSET],                                \
-    .interleaved = p[SA_INTERLEAVED] != 0
-#define CALL                                                                                       \
-    .flags = c->flags, .variant = variant, .workspace = workspace, .workspace_bytes = given_bytes
-#define SHARED_TENSORS                                                                             \
-    .x = c->tensor[SA_X], .w_qkv = c->tensor[SA_W_QKV], .w_out = c->tensor[SA_W_OUT],              \
-    .cos = c->tensor[SA_COS], .sin = c->tensor[SA_SIN], .qkv = c->tensor[SA_QKV],                  \
-    .attention = c->tensor[SA_ATTENTION], .lse = c->tensor[SA_LSE]
-
-static tsr_status forward_call(tsr_context *ctx, const struct op_case *c, const char *variant,
-                               void *workspace, size_t given_bytes, size_t *workspace_bytes) {
-    const double *p = c->param;
-    tsr_self_attention_forward_args args = TSR_SELF_ATTENTION_FORWARD_ARGS(
-        CALL, SHARED_TENSORS, .b_qkv = c->tensor[SA_B_QKV], .b_out = c->tensor[SA_B_OUT],
-        .y = c->tensor[SA_Y], OPTIONS);
-    return workspace_bytes != NULL ? tsr_self_attention_forward_prepare(ctx, &args, workspace_bytes)
-                                   : tsr_self_attention_forward(ctx, &args);
-}
-
-static tsr_status backward_call(tsr_context *ctx, const struct op_case *c, const char *variant,
-                                void *workspace, size_t given_bytes, size_t *workspace_bytes) {
-    const double *p = c->param;
-    tsr_self_attention_backward_args args = TSR_SELF_ATTENTION_BACKWARD_ARGS(
-        CALL, SHARED_TENSORS, .dy = c->tensor[SA_DY], .dx = c->tensor[SA_DX],
-        .dw_qkv = c->tensor[SA_DW_QKV], .db_qkv = c->tensor[SA_DB_QKV],
-        .dw_out = c->tensor[SA_DW_OUT], .db_out = c->tensor[SA_DB_OUT], OPTIONS);
-    return workspace_bytes != NULL
-               ? tsr_self_attention_backward_prepare(ctx, &args, workspace_bytes)
-               : tsr_self_attention_backward(ctx, &args);
-}
-
-tsr_context *self_attention_oracle_context(void) {
-    static tsr_context *ctx; // one thread at a time asks it
-    if (ctx == NULL &&
-        tsr_context_create(&TSR_CONTEXT_OPTIONS(.num_threads = 1, .isa = TSR_ISA_SCALAR), &ctx) !=
-            TSR_OK)
-        heap_exhausted(); // nothing else can be refused
-    return ctx;
-}
-
-tsr_status self_attention_oracle(const struct op_case *c, double *qkv, double *attention,
-                                 double *lse, double *y) {
-    struct self_attention_sizes n = self_attention_sizes_of(c);
-    const double *p = c->param;
-    double *scratch = y == NULL ? heap_get((size_t)(n.rows * n.embed_dim + 1), sizeof *scratch) : y;
-    tsr_self_attention_forward_args args = TSR_SELF_ATTENTION_FORWARD_ARGS(
-            .variant = "reference", .x = c->tensor[SA_X], .w_qkv = c->tensor[SA_W_QKV],
-            .w_out = c->tensor[SA_W_OUT], .cos = c->tensor[SA_COS], .sin = c->tensor[SA_SIN],
-            .y = TSR_TENSOR(scratch, TSR_F64, n.batch, n.seqlen, n.embed_dim),
-            .qkv = TSR_TENSOR(qkv, TSR_F64, n.batch, n.seqlen, n.qkv_dim),
-            .attention = TSR_TENSOR(attention, TSR_F64, n.batch, n.seqlen, n.attention_dim),
-            .lse = TSR_TENSOR(lse, TSR_F64, n.batch, n.heads, n.seqlen), OPTIONS);
-    if (!is_backward(c)) {
-        args.b_qkv = c->tensor[SA_B_QKV];
-        args.b_out = c->tensor[SA_B_OUT];
-    }
-    tsr_status status = tsr_self_attention_forward(self_attention_oracle_context(), &args);
-    if (y == NULL) free(scratch);
-    return status;
-}
-
 // ---- Work and memory --------------------------------------------------------------------------
 
 static double projection_flops(const struct op_case *c) {
@@ -260,18 +147,6 @@ static double backward_flops(const struct op_case *c) {
     return 2 * projection_flops(c) + core.spec->flops(&core);
 }
 
-static bool estimate(tsr_context *ctx, const struct op_case *c, const char *variant,
-                     bool has_tables, bool has_bias, tsr_self_attention_memory *memory) {
-    const double *p = c->param;
-    struct self_attention_sizes n = self_attention_sizes_of(c);
-    tsr_self_attention_estimate_args args =
-        TSR_SELF_ATTENTION_ESTIMATE_ARGS(.flags = c->flags, .variant = variant, .dtype = c->dtype,
-                                         .has_bias = has_bias, .batch = n.batch, .seqlen = n.seqlen,
-                                         .embed_dim = n.embed_dim, .head_dim = n.head_dim,
-                                         .rotary_dim = has_tables ? 2 * n.pairs : 0, OPTIONS);
-    return tsr_self_attention_estimate(ctx, &args, memory) == TSR_OK;
-}
-
 // The library's estimate, where the case is one that it speaks of: biases both or none, all saved or
 // nothing, every gradient.
 static double forward_predict(tsr_context *ctx, const struct op_case *c, const char *variant) {
@@ -280,7 +155,8 @@ static double forward_predict(tsr_context *ctx, const struct op_case *c, const c
     bool is_saved = is[SA_QKV] && is[SA_ATTENTION] && is[SA_LSE];
     bool is_plain = !is[SA_QKV] && !is[SA_ATTENTION] && !is[SA_LSE];
     if (is[SA_B_QKV] != is[SA_B_OUT] || (is[SA_B_QKV] && c->small_dtype != c->dtype) ||
-        !(is_saved || is_plain) || !estimate(ctx, c, variant, is[SA_COS], is[SA_B_QKV], &m))
+        !(is_saved || is_plain) ||
+        !self_attention_estimate(ctx, c, variant, is[SA_COS], is[SA_B_QKV], &m))
         return NAN;
     return is_plain ? (double)m.inference_bytes
                     : (double)(m.weight_bytes + m.activation_bytes + m.saved_bytes +
@@ -294,7 +170,7 @@ static double backward_predict(tsr_context *ctx, const struct op_case *c, const 
     tsr_self_attention_memory m;
     if (!is[SA_DX] || !is[SA_DW_QKV] || !is[SA_DW_OUT] || is[SA_DB_QKV] != is[SA_DB_OUT] ||
         (is[SA_DB_QKV] && c->small_dtype != c->dtype) ||
-        !estimate(ctx, c, variant, is[SA_COS], is[SA_DB_QKV], &m))
+        !self_attention_estimate(ctx, c, variant, is[SA_COS], is[SA_DB_QKV], &m))
         return NAN;
     double element = (double)tsr_dtype_bytes(c->dtype);
     double biases = is[SA_DB_QKV] ? (double)(n.qkv_dim + n.embed_dim) * element : 0;
@@ -314,7 +190,7 @@ static bool traffic(const struct op_case *c, const char *variant, struct op_traf
     double w_out = element * (double)n.embed_dim * (double)n.attention_dim;
     double rotated =
         c->is_present[SA_COS] ? element * rows * (double)((n.heads + n.kv_heads) * n.head_dim) : 0;
-    bool backward = is_backward(c);
+    bool backward = self_attention_is_backward(c);
     struct op_case core = self_attention_core(c, backward);
     core.is_present[ATTN_LSE] = backward || c->is_present[SA_LSE];
     for (int s = ATTN_DQ; s <= ATTN_DV; s++) core.is_present[s] = backward;
@@ -355,7 +231,7 @@ const struct op_spec self_attention_forward_spec = {
     .shape = forward_shape,
     .infer = infer,
     .complete = complete,
-    .call = forward_call,
+    .call = self_attention_call_forward,
     .predict = forward_predict,
     .flops = forward_flops,
     .traffic = traffic,
@@ -377,7 +253,7 @@ const struct op_spec self_attention_backward_spec = {
     .shape = backward_shape,
     .infer = infer,
     .complete = complete,
-    .call = backward_call,
+    .call = self_attention_call_backward,
     .predict = backward_predict,
     .flops = backward_flops,
     .traffic = traffic,

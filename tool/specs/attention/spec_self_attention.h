@@ -51,8 +51,23 @@ struct self_attention_sizes {
 };
 struct self_attention_sizes self_attention_sizes_of(const struct op_case *c);
 
+static inline bool self_attention_is_backward(const struct op_case *c) {
+    return c->spec->pass[0] == 'b';
+}
+
 // The attention within, forward or backward, as a case of its own; no tensors yet.
 struct op_case self_attention_core(const struct op_case *c, bool is_backward);
+
+// As op_spec.call.
+tsr_status self_attention_call_forward(tsr_context *ctx, const struct op_case *c,
+                                       const char *variant, void *workspace, size_t given_bytes,
+                                       size_t *workspace_bytes);
+tsr_status self_attention_call_backward(tsr_context *ctx, const struct op_case *c,
+                                        const char *variant, void *workspace, size_t given_bytes,
+                                        size_t *workspace_bytes);
+// The memory that the library announces. False where it does not speak of the case.
+bool self_attention_estimate(tsr_context *ctx, const struct op_case *c, const char *variant,
+                             bool has_tables, bool has_bias, tsr_self_attention_memory *memory);
 
 // Forward on the oracle into qkv, attention, lse and y, of f64 and contiguous; y may be NULL. c holds the
 // inputs of either pass.
