@@ -27,8 +27,13 @@ tsr_status trial_create(struct trial *trial, const struct op_case *c, uint64_t s
 tsr_status trial_create_of(struct trial *trial, const struct op_case *c);
 void trial_release(struct trial *trial);
 
-bool trial_is_output(const struct op_case *c, int slot);
+static inline bool trial_is_output(const struct op_case *c, int slot) {
+    return c->is_present[slot] && c->spec->slots[slot].role != SLOT_IN;
+}
 uint64_t trial_hash_inputs(const struct trial *trial); // their bytes, and those between their rows
+// The values of all outputs; gaps between their rows are poison in every run. One NaN is as good as another: its
+// sign follows the order of operands, which is the compiler's.
+uint64_t trial_hash_outputs(const struct trial *trial);
 
 // Runs a variant (NULL: the default one) on poisoned outputs with an exact, guarded workspace and
 // compares. other: NULL, or a context with another number of threads, where the bits must be the

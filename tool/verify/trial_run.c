@@ -1,37 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Running a variant on a trial: outputs poisoned before, guards looked at and inputs hashed afterwards.
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "verify/mirror.h"
 #include "verify/trial.h"
-
-// ---- Hashes -----------------------------------------------------------------------------------
-
-static uint64_t hash_bytes(const void *data, size_t bytes) {
-    const unsigned char *p = data;
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (; bytes >= 8; bytes -= 8, p += 8) {
-        uint64_t word;
-        memcpy(&word, p, 8);
-        hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
-        hash ^= hash >> 29;
-    }
-    for (; bytes > 0; bytes--, p++) hash = (hash ^ *p) * 0x100000001b3u;
-    return hash;
-}
-
-uint64_t trial_hash_inputs(const struct trial *trial) {
-    uint64_t hash = 0;
-    for (int s = 0; trial->c.spec->slots[s].name != NULL; s++) {
-        const struct buffer *buffer = &trial->given.buffer[s];
-        if (trial->c.is_present[s] && !trial_is_output(&trial->c, s) && !buffer->is_mapped)
-            hash = hash * 31 + hash_bytes(buffer->base, buffer->bytes);
-    }
-    return hash;
-}
 
 // ---- One run ----------------------------------------------------------------------------------
 
@@ -45,31 +17,6 @@ static void reset_outputs(struct trial *trial) {
         initial.data = trial->initial[s];
         tensor_copy(&initial, &trial->given.c.tensor[s]);
     }
-}
-
-enum { HASHED_AT_ONCE = 256 };
-
-// The values of all outputs; gaps between their rows are poison in every run. One NaN is as good as another: its
-// sign follows the order of operands, which is the compiler's.
-static uint64_t hash_outputs(const struct trial *trial) {
-    uint64_t hash = 0;
-    for (int s = 0; trial->c.spec->slots[s].name != NULL; s++) {
-        const struct buffer *buffer = &trial->given.buffer[s];
-        if (!trial_is_output(&trial->c, s) || buffer->is_mapped) continue;
-        tsr_dtype dtype = trial->given.c.tensor[s].dtype;
-        int64_t count = (int64_t)(buffer->bytes / tsr_dtype_bytes(dtype));
-        int64_t element = (int64_t)tsr_dtype_bytes(dtype);
-        for (int64_t i = 0; i < count; i += HASHED_AT_ONCE) {
-            double values[HASHED_AT_ONCE];
-            int64_t run = count - i < HASHED_AT_ONCE ? count - i : HASHED_AT_ONCE;
-            load_run(dtype, (const char *)buffer->base + i * element, 1, values, run);
-            for (int64_t k = 0; k < run; k++) {
-                if (values[k] != values[k]) values[k] = (double)NAN;
-                hash = hash * 31 + hash_bytes(&values[k], sizeof *values);
-            }
-        }
-    }
-    return hash;
 }
 
 // The same on another device than the host's, of copies.
@@ -149,7 +96,7 @@ tsr_status trial_run(tsr_context *ctx, tsr_context *other, struct trial *trial, 
         trial_fail(verdict, trial, variant, ctx, tsr_last_error());
         return status;
     }
-    uint64_t outputs = other != NULL || verdict->is_hashed ? hash_outputs(trial) : 0;
+    uint64_t outputs = other != NULL || verdict->is_hashed ? trial_hash_outputs(trial) : 0;
     if (verdict->is_hashed) verdict->bits = (verdict->bits ^ outputs) * 0x9e3779b97f4a7c15u;
     bool is_right = true;
     for (int s = 0; trial->c.spec->slots[s].name != NULL && is_right; s++)
@@ -162,7 +109,8 @@ tsr_status trial_run(tsr_context *ctx, tsr_context *other, struct trial *trial, 
         bool has_no_room = (status == TSR_UNSUPPORTED && trial->layout == LAYOUT_FAR) ||
                            status == TSR_OUT_OF_MEMORY;
         if (status == TSR_OUT_OF_MEMORY) trial_not_run(verdict, trial, variant, other, no_memory);
-        if (!has_no_room && (status != TSR_OK || !is_intact || hash_outputs(trial) != outputs)) {
+        if (!has_no_room &&
+            (status != TSR_OK || !is_intact || trial_hash_outputs(trial) != outputs)) {
             is_right = false;
             snprintf(what, sizeof what, "other values with %d threads and outputs past the caches",
                      (int)tsr_context_num_threads(other));
@@ -209,14 +157,14 @@ tsr_status trial_repeat(tsr_context *ctx, tsr_context *other, struct trial *tria
     bool is_on_device = tsr_context_device(ctx).type != TSR_CPU, is_intact, is_same = true;
     struct mirror beside = {0};
     tsr_status status = run_once(ctx, trial, variant, &is_intact);
-    uint64_t first = hash_outputs(trial);
+    uint64_t first = trial_hash_outputs(trial);
     if (status == TSR_OK && is_on_device) status = mirror_create(&beside, other, &trial->given);
     for (int64_t i = 1; i < repeats && status == TSR_OK && is_same; i++) {
         bool is_beside = i >= repeats / 2;
         if (is_beside && is_on_device) status = call_beside(&beside, variant, i);
         if (status == TSR_OK)
             status = run_once(is_beside && !is_on_device ? other : ctx, trial, variant, &is_intact);
-        is_same = status != TSR_OK || hash_outputs(trial) == first;
+        is_same = status != TSR_OK || trial_hash_outputs(trial) == first;
         if (is_same) continue;
         char what[128];
         snprintf(what, sizeof what, "other values in run %lld of %lld, %s", (long long)i + 1,
