@@ -8,6 +8,7 @@
 #include "commands/command.h"
 #include "commands/device_option.h"
 #include "commands/info_device.h"
+#include "commands/info_figures.h"
 #include "commands/options.h"
 #include "measure/measure.h"
 #include "system/environment.h"
@@ -38,13 +39,6 @@ static void list_levels(const struct machine *m, struct level *levels) {
     levels[1] = (struct level){"L2", fmin(l2 / 2, 8 * l1)};
     levels[2] = (struct level){"L3", fmin(l3 / 2, 4 * l2)};
     levels[3] = (struct level){"memory", INFINITY};
-}
-
-const char *info_bytes(double bytes, char *buffer, size_t room) {
-    bool is_mib = bytes >= 1 << 20;
-    snprintf(buffer, room, "%.10g %s", bytes / (is_mib ? 1 << 20 : 1 << 10),
-             is_mib ? "MiB" : "KiB");
-    return buffer;
 }
 
 // Units for products in bf16, where there are any.
@@ -103,15 +97,6 @@ static void print_ceilings(struct measure_session *session, const struct machine
 
 // ---- JSON -------------------------------------------------------------------------------------
 
-static json_t *rate_json(double rate) { return isfinite(rate) ? json_real(rate) : json_null(); }
-
-json_t *info_bandwidth(const char *level, const struct bandwidth *b) {
-    return json_pack("{s:s, s:I, s:o, s:o, s:o, s:o}", "level", level, "working_set_bytes",
-                     (json_int_t)b->working_set, "read_gb_s", rate_json(1e-9 * b->read),
-                     "write_gb_s", rate_json(1e-9 * b->write), "copy_gb_s",
-                     rate_json(1e-9 * b->copy), "update_gb_s", rate_json(1e-9 * b->update));
-}
-
 static json_t *ceilings_json(struct measure_session *session, const struct machine *m) {
     struct level levels[NUM_LEVELS];
     json_t *bandwidths = json_array();
@@ -122,7 +107,7 @@ static json_t *ceilings_json(struct measure_session *session, const struct machi
     }
     json_t *ceilings =
         json_pack("{s:i, s:o, s:o}", "threads", m->num_threads, "fma_gflop_s",
-                  rate_json(1e-9 * measure_fma_ceiling(session)), "bandwidth", bandwidths);
+                  info_number(1e-9 * measure_fma_ceiling(session)), "bandwidth", bandwidths);
     for (int i = 0; i < NUM_UNITS; i++) {
         double rate = measure_unit_ceiling(session, units[i].kind);
         if (rate > 0) json_object_set_new(ceilings, units[i].key, json_real(1e-9 * rate));

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "commands/command.h"
+#include "commands/info_figures.h"
 
 enum { NUM_LEVELS = 2 };
 
@@ -76,8 +77,6 @@ static void print_ceilings(struct measure_session *session) {
 
 // ---- JSON -------------------------------------------------------------------------------------
 
-static json_t *number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
-
 static json_t *device_json(tsr_device device) {
     tsr_device_info gpu = TSR_DEVICE_INFO;
     tsr_device_sensors sensors = TSR_DEVICE_SENSORS;
@@ -98,12 +97,12 @@ static json_t *device_json(tsr_device device) {
     SET("l2_bytes", json_integer(gpu.l2_bytes));
     SET("memory_bytes", json_integer(gpu.memory_bytes));
     SET("memory_bus_bits", json_integer(gpu.memory_bus_bits));
-    SET("memory_clock_mhz", number(gpu.memory_clock_mhz));
-    SET("clock_mhz", number(gpu.clock_mhz));
-    SET("clock_now_mhz", number(sensors.sm_clock_mhz));
-    SET("power_w", number(sensors.power_w));
-    SET("power_limit_w", number(sensors.power_limit_w));
-    SET("temperature_c", number(sensors.temperature_c));
+    SET("memory_clock_mhz", info_number(gpu.memory_clock_mhz));
+    SET("clock_mhz", info_number(gpu.clock_mhz));
+    SET("clock_now_mhz", info_number(sensors.sm_clock_mhz));
+    SET("power_w", info_number(sensors.power_w));
+    SET("power_limit_w", info_number(sensors.power_limit_w));
+    SET("temperature_c", info_number(sensors.temperature_c));
 #undef SET
     return object;
 }
@@ -114,8 +113,8 @@ static json_t *ceilings_json(struct measure_session *session) {
         json_array_append_new(bandwidths, info_bandwidth(levels[i], bandwidth_of(session, i)));
     double tensor = measure_unit_ceiling(session, TSR_PROBE_BF16_TILES);
     return json_pack("[{s:o, s:o, s:o}]", "fma_gflop_s",
-                     number(1e-9 * measure_fma_ceiling(session)), "bf16_tensor_gflop_s",
-                     number(1e-9 * tensor), "bandwidth", bandwidths);
+                     info_number(1e-9 * measure_fma_ceiling(session)), "bf16_tensor_gflop_s",
+                     info_number(1e-9 * tensor), "bandwidth", bandwidths);
 }
 
 // ---- The command ------------------------------------------------------------------------------
