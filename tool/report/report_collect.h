@@ -34,17 +34,18 @@ struct report_case {
 
 // A list is walked twice: to count the cases (visit is NULL), then to measure them.
 typedef void visitor(struct collector *k, const struct report_case *given);
+
+// report_case.c
+// False, said on stderr, where there is no such case.
+bool collector_case(struct collector *k, const char *op, tsr_dtype dtype, const char *params,
+                    struct op_case *c);
+// Halves the case until one call takes less than that at the ceilings, and it and its unfused form take a quarter of the
+// memory.
+void collector_fit(struct collector *k, struct op_case *c, double longest_s);
 void collector_measure(struct collector *k, const struct report_case *given);
 
 // report_list.c
 void walk_all(struct collector *k, visitor *visit, int *count);
-// False, said on stderr, where there is no such case.
-bool collector_case(struct collector *k, const char *op, tsr_dtype dtype, const char *params,
-                    struct op_case *c);
-
-// report_collect.c. Halves the case until one call takes less than that at the ceilings, and it and its unfused form take a
-// quarter of the memory.
-void collector_fit(struct collector *k, struct op_case *c, double longest_s);
 
 // report_studies.c
 // Matmul by tile, on CUDA.

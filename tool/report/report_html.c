@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The page: the template of tool/report/page.html with its {{names}} filled in. Everything is
 // inside the one file: style, script, Chart.js, data, pictures. What came from outside is escaped.
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,40 +12,6 @@ extern const unsigned char embedded_report_page_html[], embedded_report_page_css
     embedded_report_page_js[], embedded_report_early_js[], embedded_chart_js[];
 extern const size_t embedded_report_page_html_bytes, embedded_report_page_css_bytes,
     embedded_report_page_js_bytes, embedded_report_early_js_bytes, embedded_chart_js_bytes;
-
-// ---- Escaping ---------------------------------------------------------------------------------
-
-void html_escape(FILE *out, const char *text) {
-    for (; *text != '\0'; text++) switch (*text) {
-        case '&': fputs("&amp;", out); break;
-        case '<': fputs("&lt;", out); break;
-        case '>': fputs("&gt;", out); break;
-        case '"': fputs("&quot;", out); break;
-        case '\'': fputs("&#39;", out); break;
-        default: fputc(*text, out);
-        }
-}
-
-void json_escape(FILE *out, const char *text) {
-    fputc('"', out);
-    for (; *text != '\0'; text++) {
-        unsigned char byte = (unsigned char)*text;
-        if (byte == '"' || byte == '\\')
-            fprintf(out, "\\%c", byte);
-        else if (byte < 0x20 || byte == '<' || byte == '>' || byte == '&')
-            fprintf(out, "\\u%04x", byte);
-        else
-            fputc(byte, out);
-    }
-    fputc('"', out);
-}
-
-void json_number(FILE *out, double number) {
-    if (isfinite(number))
-        fprintf(out, "%.10g", number);
-    else
-        fputs("null", out);
-}
 
 // ---- Tables and charts ------------------------------------------------------------------------
 

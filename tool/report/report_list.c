@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "commands/device_option.h"
 #include "report/report_collect.h"
 
 // ---- Cases ------------------------------------------------------------------------------------
@@ -16,35 +15,6 @@ static bool wants(const struct collector *k, tsr_dtype dtype) {
 // f32, or what --dtype says: the dtype of the tutorials' row operations.
 static tsr_dtype row_dtype(const struct collector *k) {
     return k->options->dtype == NULL ? TSR_F32 : tsr_dtype_from_name(k->options->dtype);
-}
-
-// Said in the report, once.
-static bool leave_out(struct collector *k, const char *op) {
-    char *text = k->report->left_out;
-    size_t used = strlen(text), room = sizeof k->report->left_out, length = strlen(op);
-    for (const char *at = strstr(text, op); at != NULL; at = strstr(at + 1, op))
-        if ((at == text || at[-1] == ' ') && (at[length] == '\0' || at[length] == ','))
-            return false;
-    if (used + length + 3 < room) snprintf(text + used, room - used, "%s%s", used ? ", " : "", op);
-    return false;
-}
-
-bool collector_case(struct collector *k, const char *op, tsr_dtype dtype, const char *params,
-                    struct op_case *c) {
-    const struct op_spec *spec = spec_find(op);
-    if (spec == NULL) return false;
-    char error[256];
-    *c = case_default(spec);
-    c->dtype = dtype;
-    if (!device_has_op(k->options->device, op)) return leave_out(k, op);
-    if (case_set(c, params, error, sizeof error)) {
-        struct op_case complete = *c; // its tensors: sizes that others follow may still change
-        if (spec->complete != NULL) spec->complete(&complete);
-        memcpy(c->is_present, complete.is_present, sizeof c->is_present);
-        return true;
-    }
-    progress_note(&k->progress, "%s %s: %s", op, params, error);
-    return false;
 }
 
 static void add(struct collector *k, visitor *visit, int *count, const char *op, tsr_dtype dtype,

@@ -21,7 +21,7 @@ void page_correct(FILE *out, const struct page *page);
 void page_reproduce(FILE *out, const struct page *page);
 void page_footer(FILE *out, const struct page *page);
 
-// For text and attributes, and for JSON within <script>.
+// report_escape.c: for text and attributes, and for JSON within <script>.
 void html_escape(FILE *out, const char *text);
 void json_escape(FILE *out, const char *text); // with its quotes
 void json_number(FILE *out, double number);    // null where not finite
