@@ -7,7 +7,6 @@
 #include "measure/measure.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,33 +29,7 @@ enum {
     PATIENCE = 3 // times the budget, while good samples are missing
 };
 
-void contender_fail(struct contender *contender, enum measure_outcome outcome, const char *format,
-                    ...) {
-    va_list list;
-    contender->outcome = outcome;
-    va_start(list, format);
-    vsnprintf(contender->sentence, sizeof contender->sentence, format, list);
-    va_end(list);
-}
-
-const char *contender_name(const struct contender *contender) {
-    return contender->variant != NULL ? contender->variant : "default";
-}
-
-// ---- Before: proof, memory, warm-up -----------------------------------------------------------
-
-void contender_check_proof(const struct op_case *c, struct contender *contender) {
-    struct measure_session *session = contender->session;
-    if (session->options.is_unproved) return;
-    const struct proof *proof = proof_of(session, c, contender->variant, contender->tuning_file);
-    contender->result->max_abs_err = proof->max_abs_err;
-    contender->result->mean_abs_err = proof->mean_abs_err;
-    contender->result->max_rel_err = proof->max_rel_err;
-    contender->result->err_over_bound = proof->err_over_bound;
-    // A smaller case that breaks a rule says nothing about this one, which is about to be asked.
-    if (proof->outcome != MEASURE_OK && proof->outcome != MEASURE_INVALID)
-        contender_fail(contender, proof->outcome, "%s", proof->sentence);
-}
+// ---- Before: memory, warm-up ------------------------------------------------------------------
 
 static void prepare(const struct op_case *c, struct contender *contender) {
     struct measure_session *session = contender->session;

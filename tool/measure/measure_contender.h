@@ -39,7 +39,7 @@ struct contender {
     int num_samples, capacity;
 };
 
-// Ends it with one sentence.
+// measure_contender.c. Ends it with one sentence.
 void contender_fail(struct contender *contender, enum measure_outcome outcome, const char *format,
                     ...) __attribute__((format(printf, 3, 4)));
 const char *contender_name(const struct contender *contender);

@@ -18,10 +18,6 @@
 enum { MAX_SAMPLES = 200, MIN_REPLAYS = 5, MAX_REPLAYS = 20, MAX_GRAPH_CALLS = 64 };
 static const double graph_seconds = 0.002; // of one replay, at least
 
-bool is_on_device(const struct measure_session *session) {
-    return session->options.device.type != TSR_CPU;
-}
-
 // ---- The session ------------------------------------------------------------------------------
 
 static tsr_status fill_source(struct measure_session *session, size_t bytes) {
@@ -68,37 +64,6 @@ void device_close(struct measure_session *session) {
     tsr_event_destroy(ctx, session->start);
     tsr_event_destroy(ctx, session->end);
     (void)tsr_stream_destroy(ctx, session->stream);
-}
-
-void device_start(struct measure_session *session) {
-    (void)tsr_event_record(session->ctx, session->start);
-}
-
-double device_seconds(struct measure_session *session) {
-    double ms;
-    if (tsr_event_record(session->ctx, session->end) != TSR_OK) return NAN;
-    if (tsr_event_elapsed(session->ctx, session->start, session->end, &ms) != TSR_OK) return NAN;
-    return 1e-3 * ms;
-}
-
-// The best of some stretches of 2 ms, found once.
-double device_unit_ceiling(struct measure_session *session, tsr_probe_kind unit) {
-    enum { SAMPLES = 5 };
-    double *best = unit_best(session, unit), work, seconds;
-    if (unit == TSR_PROBE_FMA || *best > 0) return *best;
-    tsr_probe_args args = TSR_PROBE_ARGS(.kind = unit, .repeat = 1);
-    for (int i = 0; i < SAMPLES;) {
-        device_start(session);
-        if (tsr_probe_run(session->ctx, &args, &work) != TSR_OK) return 0;
-        seconds = device_seconds(session);
-        if (!(seconds > 0)) return 0;
-        *best = fmax(*best, work / seconds);
-        if (seconds < graph_seconds && args.repeat < 1 << 24)
-            args.repeat *= 2;
-        else
-            i++;
-    }
-    return *best;
 }
 
 // ---- Sampling ---------------------------------------------------------------------------------

@@ -38,13 +38,14 @@ struct measure_session {
     int num_proofs;
 };
 
-// measure_cuda.c: on a CUDA device every clock is the device's own.
+// measure_events.c: on a CUDA device every clock is the device's own.
 bool is_on_device(const struct measure_session *session);
-tsr_status device_open(struct measure_session *session);
-void device_close(struct measure_session *session);
 void device_start(struct measure_session *session);     // of a stretch of the stream
 double device_seconds(struct measure_session *session); // since then; NAN when something failed
-double device_unit_ceiling(struct measure_session *session, tsr_probe_kind unit); // 0: none
+
+// measure_cuda.c
+tsr_status device_open(struct measure_session *session);
+void device_close(struct measure_session *session);
 enum measure_outcome device_measure(struct measure_session *session, const struct op_case *c,
                                     const struct measure_entry *entries, int count,
                                     struct result *results, enum measure_outcome *outcomes);
