@@ -50,7 +50,7 @@ static int run(int argc, char **argv) {
         print_help();
         return argc > 1 ? EXIT_FINE : EXIT_USAGE;
     }
-    const struct command *command = commands_find(is_help ? argv[2] : name);
+    const struct command *command = commands_find(commands, is_help ? argv[2] : name);
     if (command == NULL) return fail_unknown(is_help ? argv[2] : name);
     heap_start(command->name);
     if (!is_help) return command->run(argc - 1, argv + 1);

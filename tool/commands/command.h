@@ -27,7 +27,10 @@ int command_apply(int argc, char **argv);
 int command_conformance(int argc, char **argv);
 int command_kernels(int argc, char **argv);
 int command_report(int argc, char **argv);
-int command_manual(int argc, char **argv);
-int command_completion(int argc, char **argv);
+
+// The commands that write down what a table of commands has.
+struct command;
+int manual_of(const struct command *table, int argc, char **argv);
+int completion_of(const struct command *table, int argc, char **argv);
 
 #endif

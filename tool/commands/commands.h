@@ -1,33 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of the tool's commands, and a walk over the options of all of them: man pages and shell
-// completions are written from the tables that --help is printed from.
+// The table of the tool's commands.
 #ifndef TOOL_COMMANDS_H
 #define TOOL_COMMANDS_H
 
-#include "commands/options.h"
+#include "commands/command_walk.h"
 
-struct command {
-    const char *name, *summary;
-    int (*run)(int argc, char **argv);
-};
-extern const struct command commands[];                // ends with a NULL name
-extern const char commands_exit_codes[];               // what they mean, in one line
-const struct command *commands_find(const char *name); // NULL if there is none
-
-// One call of a walk. operand NULL: the command, with all that its help says. Else the options that
-// this operand adds to those of the command.
-struct command_visit {
-    const struct command *command;
-    const char *operand;
-    const struct command_help *help;
-    const struct option_spec *options;
-};
-// Visits a command, then its operands in turn; those without options of their own too.
-void commands_walk(const struct command *command,
-                   void (*visit)(void *user, const struct command_visit *visit), void *user);
-
-// What an option's value is completed with.
-enum value_kind { VALUE_NONE, VALUE_CHOICES, VALUE_FILE, VALUE_FOLDER, VALUE_FREE };
-enum value_kind command_value_kind(const struct option_spec *option);
+extern const struct command commands[]; // ends with a NULL name
 
 #endif

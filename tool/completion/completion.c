@@ -5,25 +5,27 @@
 #include <string.h>
 
 #include "commands/command.h"
-#include "commands/commands.h"
+#include "commands/command_walk.h"
 
 extern const unsigned char embedded_completion_bash[], embedded_completion_zsh[];
 
-static void for_all(void (*visit)(void *user, const struct command_visit *visit)) {
-    for (const struct command *c = commands; c->name != NULL; c++) commands_walk(c, visit, NULL);
+static void for_all(const struct command *table,
+                    void (*visit)(void *user, const struct command_visit *visit)) {
+    for (const struct command *c = table; c->name != NULL; c++) commands_walk(c, visit, &table);
 }
 
-static bool takes_commands(const struct command *command) { return command->run == command_manual; }
+// What a visit has for its user.
+static const struct command *table_of(void *user) { return *(const struct command **)user; }
 
 // ---- bash: cases over "command/operand" and "command/operand/--option" --------------------------
 
 static void bash_operands(void *user, const struct command_visit *v) {
-    (void)user;
-    if (v->operand != NULL || (v->help->operands == NULL && !takes_commands(v->command))) return;
+    const struct command *table = table_of(user), *command = v->command;
+    if (v->operand != NULL || (v->help->operands == NULL && !command->takes_commands)) return;
     printf("    %s) echo '", v->command->name);
     for (int i = 0; v->help->operands != NULL && v->help->operands[i] != NULL; i++)
         printf("%s ", v->help->operands[i]);
-    for (const struct command *c = commands; takes_commands(v->command) && c->name != NULL; c++)
+    for (const struct command *c = table; command->takes_commands && c->name != NULL; c++)
         printf("%s ", c->name);
     printf("' ;;\n");
 }
@@ -56,18 +58,18 @@ static void bash_values(void *user, const struct command_visit *v) {
     }
 }
 
-static void print_bash(void) {
+static void print_bash(const struct command *table) {
     printf("# bash completion of tessera, written by 'tessera completion bash'\n\n"
            "_tessera_commands() { echo '");
-    for (const struct command *c = commands; c->name != NULL; c++) printf("%s ", c->name);
+    for (const struct command *c = table; c->name != NULL; c++) printf("%s ", c->name);
     printf("'; }\n\n_tessera_operands() { # COMMAND\n    case $1 in\n");
-    for_all(bash_operands);
+    for_all(table, bash_operands);
     printf("    esac\n}\n\n_tessera_options() { # COMMAND OPERAND\n");
-    for_all(bash_options);
+    for_all(table, bash_options);
     printf("}\n\n"
            "_tessera_value() { # COMMAND OPERAND OPTION: words, @file, @folder, @free, or nothing\n"
            "    case $1/$2/$3 in\n");
-    for_all(bash_values);
+    for_all(table, bash_values);
     printf("    esac\n}\n%s", (const char *)embedded_completion_bash);
 }
 
@@ -113,34 +115,34 @@ static void zsh_options(void *user, const struct command_visit *v) {
 }
 
 static void zsh_operands(void *user, const struct command_visit *v) {
-    (void)user;
-    if (v->operand != NULL || (v->help->operands == NULL && !takes_commands(v->command))) return;
+    const struct command *table = table_of(user), *command = v->command;
+    if (v->operand != NULL || (v->help->operands == NULL && !command->takes_commands)) return;
     printf("    %s) operands=(", v->command->name);
     for (int i = 0; v->help->operands != NULL && v->help->operands[i] != NULL; i++)
         printf("%s%s", i ? " " : "", v->help->operands[i]);
-    for (const struct command *c = commands; takes_commands(v->command) && c->name != NULL; c++)
+    for (const struct command *c = table; command->takes_commands && c->name != NULL; c++)
         printf("%s ", c->name);
     printf(") ;;\n");
 }
 
-static void print_zsh(void) {
+static void print_zsh(const struct command *table) {
     printf("#compdef tessera\n# zsh completion of tessera, written by 'tessera completion zsh'\n\n"
            "_tessera_commands() {\n    commands=(\n");
-    for (const struct command *c = commands; c->name != NULL; c++) {
+    for (const struct command *c = table; c->name != NULL; c++) {
         printf("        '%s:", c->name);
         print_zsh_text(c->summary);
         printf("'\n");
     }
     printf("    )\n}\n\n_tessera_operands() {\n    case $command in\n");
-    for_all(zsh_operands);
+    for_all(table, zsh_operands);
     printf("    esac\n}\n\n_tessera_options() {\n");
-    for_all(zsh_options);
+    for_all(table, zsh_options);
     printf("}\n%s", (const char *)embedded_completion_zsh);
 }
 
 // ---- The command --------------------------------------------------------------------------------
 
-int command_completion(int argc, char **argv) {
+int completion_of(const struct command *table, int argc, char **argv) {
     static const char *const shells[] = {"bash", "zsh", NULL};
     static const struct command_help help = {
         "completion",
@@ -156,9 +158,9 @@ int command_completion(int argc, char **argv) {
     int code = options_parse(&help, options, argc, argv, &operands);
     if (code >= 0) return code;
     if (operands.count == 1 && strcmp(operands.items[0], "bash") == 0)
-        print_bash();
+        print_bash(table);
     else if (operands.count == 1 && strcmp(operands.items[0], "zsh") == 0)
-        print_zsh();
+        print_zsh(table);
     else
         return usage_error("completion", "expected bash or zsh");
     return EXIT_FINE;

@@ -7,7 +7,7 @@
 #include <tessera/types.h>
 
 #include "commands/command.h"
-#include "commands/commands.h"
+#include "commands/command_walk.h"
 #include "system/files.h"
 
 // Text in which a hyphen stays a hyphen and nothing is a request.
@@ -42,11 +42,11 @@ static void print_section(FILE *out, const char *title, const char *text) {
     fputc('\n', out);
 }
 
-static void print_see_also(FILE *out, const char *page) {
+static void print_see_also(FILE *out, const struct command *table, const char *page) {
     fputs(".SH SEE ALSO\n", out);
     const char *separator = "";
     if (page != NULL) fputs(".BR tessera (1)", out), separator = ",\n";
-    for (const struct command *c = commands; c->name != NULL; c++) {
+    for (const struct command *c = table; c->name != NULL; c++) {
         if (page != NULL && strcmp(c->name, page) == 0) continue;
         fprintf(out, "%s.BR tessera\\-%s (1)", separator, c->name);
         separator = ",\n";
@@ -105,16 +105,17 @@ static void visit(void *user, const struct command_visit *v) {
     if (v->help->operands != NULL) fputs(".SH OPTIONS THAT FOLLOW AN OPERAND\n", out);
 }
 
-static void print_page(FILE *out, const struct command *command) {
+// command NULL: of the tool.
+static void print_page(FILE *out, const struct command *table, const struct command *command) {
     if (command != NULL) {
         commands_walk(command, visit, out);
         print_section(out, "EXIT STATUS", commands_exit_codes);
-        print_see_also(out, command->name);
+        print_see_also(out, table, command->name);
         return;
     }
     print_head(out, "tessera", "fused transformer kernels: proved and measured on this machine");
     fputs(".SH SYNOPSIS\n\\fBtessera\\fR \\fICOMMAND\\fR [options]\n.SH COMMANDS\n", out);
-    for (const struct command *c = commands; c->name != NULL; c++) {
+    for (const struct command *c = table; c->name != NULL; c++) {
         fprintf(out, ".TP\n.BR tessera\\-%s (1)\n", c->name);
         print_text(out, c->summary);
         fputc('\n', out);
@@ -122,26 +123,33 @@ static void print_page(FILE *out, const struct command *command) {
     fputs(".SH OPTIONS\n.TP\n\\fB\\-\\-help\\fR\nthe commands\n", out);
     fputs(".TP\n\\fB\\-\\-version\\fR\nthe library's version\n", out);
     print_section(out, "EXIT STATUS", commands_exit_codes);
-    print_see_also(out, NULL);
+    print_see_also(out, table, NULL);
 }
 
 // ---- The command --------------------------------------------------------------------------------
 
+struct page {
+    const struct command *table, *command;
+};
+
 // folder/tessera.1, folder/tessera-bench.1, ...; the folder is there already.
-static bool write_page_text(FILE *out, const void *command) {
-    print_page(out, command);
+static bool write_page_text(FILE *out, const void *data) {
+    const struct page *page = data;
+    print_page(out, page->table, page->command);
     return !ferror(out);
 }
 
-static int write_page(const char *folder, const struct command *command) {
+static int write_page(const char *folder, const struct command *table,
+                      const struct command *command) {
+    const struct page page = {table, command};
     char path[1024];
     int length = snprintf(path, sizeof path, "%s/tessera%s%s.1", folder, command ? "-" : "",
                           command ? command->name : "");
     if (length >= (int)sizeof path) return usage_error("manual", "--output is too long");
-    return file_write(path, write_page_text, command) ? EXIT_FINE : EXIT_COULD_NOT_RUN;
+    return file_write(path, write_page_text, &page) ? EXIT_FINE : EXIT_COULD_NOT_RUN;
 }
 
-int command_manual(int argc, char **argv) {
+int manual_of(const struct command *table, int argc, char **argv) {
     static const struct command_help help = {
         "manual",
         "[COMMAND] [options]",
@@ -162,15 +170,16 @@ int command_manual(int argc, char **argv) {
         return usage_error("manual", "expected one command, or --output alone");
     if (folder != NULL && *folder == '\0')
         return usage_error("manual", "--output is empty, expected a folder");
-    const struct command *command = operands.count == 1 ? commands_find(operands.items[0]) : NULL;
+    const struct command *command =
+        operands.count == 1 ? commands_find(table, operands.items[0]) : NULL;
     if (operands.count == 1 && command == NULL)
         return usage_error("manual", "there is no command '%s'", operands.items[0]);
     if (folder == NULL) {
-        print_page(stdout, command);
+        print_page(stdout, table, command);
         return EXIT_FINE;
     }
-    code = write_page(folder, NULL);
-    for (const struct command *c = commands; c->name != NULL && code == EXIT_FINE; c++)
-        code = write_page(folder, c);
+    code = write_page(folder, table, NULL);
+    for (const struct command *c = table; c->name != NULL && code == EXIT_FINE; c++)
+        code = write_page(folder, table, c);
     return code;
 }

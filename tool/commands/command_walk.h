@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// A table of commands, and a walk over the options of each: man pages and shell completions are written from the
+// tables that --help is printed from.
+#ifndef TOOL_COMMAND_WALK_H
+#define TOOL_COMMAND_WALK_H
+
+#include "commands/options.h"
+
+// A row of the table, which ends with a NULL name.
+struct command {
+    const char *name, *summary;
+    int (*run)(int argc, char **argv);
+    bool takes_commands; // its operand is the name of a command
+};
+extern const char commands_exit_codes[]; // what they mean, in one line
+// NULL if there is none of this name.
+const struct command *commands_find(const struct command *table, const char *name);
+
+// One call of a walk. operand NULL: the command, with all that its help says. Else the options that
+// this operand adds to those of the command.
+struct command_visit {
+    const struct command *command;
+    const char *operand;
+    const struct command_help *help;
+    const struct option_spec *options;
+};
+// Visits a command, then its operands in turn; those without options of their own too.
+void commands_walk(const struct command *command,
+                   void (*visit)(void *user, const struct command_visit *visit), void *user);
+
+// What an option's value is completed with.
+enum value_kind { VALUE_NONE, VALUE_CHOICES, VALUE_FILE, VALUE_FOLDER, VALUE_FREE };
+enum value_kind command_value_kind(const struct option_spec *option);
+
+#endif
