@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The self-attention module against its definition, written out here once more: the variants share one
 // composition with the oracle, so the oracle itself is what has to be checked. Gradients against differences
-// of the loss, in f64. Then workspace, saved tensors, options, and the estimate of memory.
-#include "test_support.h"
-
+// of the loss, in f64. Then the estimate of memory. Options are in test_self_attention_options.c.
 #include <math.h>
+
+#include "self_attention_case.h"
 
 enum { BATCH = 2, SEQLEN = 5, EMBED = 6, HEADS = 4, KV_HEADS = 2, DIM = 6, PAIRS = 2 };
 enum { ROWS = BATCH * SEQLEN, QKV = (HEADS + 2 * KV_HEADS) * DIM, ATT = HEADS * DIM };
@@ -17,20 +17,6 @@ struct module {
     double y[ROWS][EMBED], qkv[ROWS][QKV], attention[ROWS][ATT], lse[BATCH][HEADS][SEQLEN];
     double dx[ROWS][EMBED], dw_qkv[QKV][EMBED], db_qkv[QKV], dw_out[EMBED][ATT], db_out[EMBED];
 };
-
-static tsr_context *ctx;
-
-static int setup(void **state) {
-    (void)state;
-    ctx = test_context(2);
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    tsr_context_destroy(ctx);
-    return 0;
-}
 
 static void draw(double *values, int count, double scale, uint64_t *seed) {
     for (int i = 0; i < count; i++) values[i] = scale * (double)test_float(seed) / 4;
@@ -201,58 +187,7 @@ static void backward_is_the_gradient(void **state) {
         }
 }
 
-// ---- f32 --------------------------------------------------------------------------------------
-
-enum { B = 3, S = 50, E = 48, H = 4, D = 12 };
-
-struct plain {
-    float x[B * S * E], w_qkv[3 * H * D * E], w_out[E * H * D], y[B * S * E];
-    float qkv[B * S * 3 * H * D], attention[B * S * H * D], lse[B * H * S];
-};
-
-static tsr_self_attention_forward_args plain_args(struct plain *p, bool is_saving) {
-    tsr_self_attention_forward_args args =
-        TSR_SELF_ATTENTION_FORWARD_ARGS(.x = TSR_TENSOR(p->x, TSR_F32, B, S, E),
-                                        .w_qkv = TSR_TENSOR(p->w_qkv, TSR_F32, 3 * H * D, E),
-                                        .w_out = TSR_TENSOR(p->w_out, TSR_F32, E, H * D),
-                                        .y = TSR_TENSOR(p->y, TSR_F32, B, S, E), .num_heads = H);
-    if (!is_saving) return args;
-    args.qkv = TSR_TENSOR(p->qkv, TSR_F32, B, S, 3 * H * D);
-    args.attention = TSR_TENSOR(p->attention, TSR_F32, B, S, H * D);
-    args.lse = TSR_TENSOR(p->lse, TSR_F32, B, H, S);
-    return args;
-}
-
-static void plain_draw(struct plain *p) {
-    uint64_t seed = 3;
-    for (int i = 0; i < B * S * E; i++) p->x[i] = test_float(&seed) / 4;
-    for (int i = 0; i < 3 * H * D * E; i++) p->w_qkv[i] = test_float(&seed) / 8;
-    for (int i = 0; i < E * H * D; i++) p->w_out[i] = test_float(&seed) / 8;
-}
-
-// What is saved does not change y, and neither does where the workspace comes from; with a workspace of
-// the caller's the arena stays empty.
-static void saving_and_workspace_change_nothing(void **state) {
-    (void)state;
-    static struct plain p, other;
-    tsr_context *fresh = test_context(2);
-    plain_draw(&p);
-    plain_draw(&other);
-    tsr_self_attention_forward_args saving = plain_args(&p, true),
-                                    plain = plain_args(&other, false);
-    size_t saving_bytes, plain_bytes;
-    assert_ok(tsr_self_attention_forward_prepare(fresh, &saving, &saving_bytes));
-    assert_ok(tsr_self_attention_forward_prepare(fresh, &plain, &plain_bytes));
-    assert_true(plain_bytes >= saving_bytes + sizeof p.qkv + sizeof p.attention);
-    plain.workspace = aligned_alloc(64, (plain_bytes + 63) / 64 * 64);
-    plain.workspace_bytes = plain_bytes;
-    assert_ok(tsr_self_attention_forward(fresh, &plain));
-    assert_int_equal(tsr_context_arena_bytes(fresh), 0);
-    assert_ok(tsr_self_attention_forward(fresh, &saving));
-    assert_memory_equal(p.y, other.y, sizeof p.y);
-    free(plain.workspace);
-    tsr_context_destroy(fresh);
-}
+// ---- Memory -----------------------------------------------------------------------------------
 
 // Twice the tokens take at most about twice the workspace, but of "naive".
 static void workspace_is_linear(void **state) {
@@ -333,70 +268,12 @@ static void estimate_is_what_prepare_says(void **state) {
     assert_status(tsr_self_attention_estimate(ctx, &args, NULL), TSR_INVALID_ARGUMENT, "memory");
 }
 
-// Options of the parts are refused in the module's name.
-static void options_are_checked(void **state) {
-    (void)state;
-    static struct plain p;
-    tsr_self_attention_forward_args args = plain_args(&p, true);
-#define BAD(change, ...)                                                                           \
-    do {                                                                                           \
-        tsr_self_attention_forward_args bad = args;                                                \
-        bad.change;                                                                                \
-        assert_status(tsr_self_attention_forward(ctx, &bad), TSR_INVALID_ARGUMENT,                 \
-                      "self_attention_forward: ", __VA_ARGS__);                                    \
-    } while (0)
-    BAD(mask = (tsr_mask)3, "mask");
-    BAD(softmax_scale = NAN, "softmax_scale");
-    BAD(softcap = -1, "softcap");
-    BAD(dropout_p = 1, "dropout_p");
-    BAD(has_window_left = 1; bad.window_left = -1, "window_left");
-    BAD(num_heads = 0, "num_heads");
-    BAD(num_heads = 5, "w_qkv");
-    BAD(num_kv_heads = 3, "num_kv_heads");
-    BAD(num_kv_heads = 1, "w_out"); // a wider head
-    BAD(w_qkv.shape[0] = 0, "w_qkv");
-    BAD(cos = TSR_TENSOR(p.y, TSR_F32, S, D / 2), "sin");
-    BAD(cos = bad.sin = TSR_TENSOR(p.w_qkv, TSR_F32, S - 1, D / 2), "cos");
-    BAD(cos = bad.sin = TSR_TENSOR(p.w_qkv, TSR_F32, S, D), "cos");
-    BAD(y = bad.x, "y", "x");
-    BAD(attention.data = p.qkv, "attention", "qkv");
-}
-
-// Gradients of q, k and v may be columns of one tensor.
-static void attention_gradients_in_one_tensor(void **state) {
-    (void)state;
-    static float qkv[B][S][(H + 2) * D], dqkv[B][S][(H + 2) * D], out[B][S][H * D], lse[B][H][S];
-    uint64_t seed = 5;
-    for (int i = 0; i < B * S * (H + 2) * D; i++) (&qkv[0][0][0])[i] = test_float(&seed);
-    tsr_tensor q = TSR_TENSOR(qkv, TSR_F32, B, S, H, D), k = TSR_TENSOR(qkv, TSR_F32, B, S, 1, D);
-    q.stride[1] = k.stride[1] = (H + 2) * D;
-    q.stride[0] = k.stride[0] = S * (H + 2) * D;
-    k.data = &qkv[0][0][H * D];
-    tsr_tensor v = k, dq = q, dk = k, dv = k, o = TSR_TENSOR(out, TSR_F32, B, S, H, D);
-    v.data = &qkv[0][0][(H + 1) * D];
-    dq.data = dqkv;
-    dk.data = &dqkv[0][0][H * D];
-    dv.data = &dqkv[0][0][(H + 1) * D];
-    tsr_tensor l = TSR_TENSOR(lse, TSR_F32, B, H, S);
-    assert_ok(tsr_attention_forward(
-        ctx, &TSR_ATTENTION_FORWARD_ARGS(.q = q, .k = k, .v = v, .out = o, .lse = l)));
-    tsr_attention_backward_args args =
-        TSR_ATTENTION_BACKWARD_ARGS(.q = q, .k = k, .v = v, .out = o, .lse = l, .dout = o, .dq = dq,
-                                    .dk = dk, .dv = dv);
-    assert_ok(tsr_attention_backward(ctx, &args));
-    args.dk.data = &dqkv[0][0][H * D - 1];
-    assert_status(tsr_attention_backward(ctx, &args), TSR_INVALID_ARGUMENT, "dk", "overlaps", "dq");
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forward_is_its_definition),
         cmocka_unit_test(backward_is_the_gradient),
-        cmocka_unit_test(saving_and_workspace_change_nothing),
         cmocka_unit_test(workspace_is_linear),
         cmocka_unit_test(estimate_is_what_prepare_says),
-        cmocka_unit_test(options_are_checked),
-        cmocka_unit_test(attention_gradients_in_one_tensor),
     };
     return cmocka_run_group_tests_name("self-attention", tests, setup, teardown);
 }
