@@ -1,45 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """tessera bench --peer: what is missing is said and the rest is measured, a peer that disagrees is not timed, and its
-rows are those that results.json promises. Libraries are stood in for by small ones built here, torch by a script;
-the real torch takes part where $TESSERA_PYTHON, or the Python of the tests, has it. How fast anything is is not
-looked at."""
-import ctypes
+rows are those that results.json promises. Libraries are stood in for by small ones built here, torch by a script; the
+real one is in test_peers_torch.py. How fast anything is is not looked at."""
 import json
 import os
-import pathlib
-import shutil
 import subprocess
 import sys
-import textwrap
 
 import pytest
-
-ROOT = pathlib.Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "bench"))
-import peer_library  # noqa: E402
-import peer_torch_matmul  # noqa: E402
-import tables  # noqa: E402
-
-TESSERA = os.environ.get("TESSERA", "")
-CC = shutil.which("cc")
-needs_tessera = pytest.mark.skipif(not TESSERA, reason="$TESSERA names no binary")
-needs_compiler = pytest.mark.skipif(not CC, reason="no C compiler")
-MATMUL = ["matmul", "--m", "5", "--n", "7", "--k", "6", "--rep", "2"]
-SOFTMAX = ["softmax", "--rows", "3", "--cols", "8", "--rep", "2"]
-
-
-def bench(*arguments, code=0, **environment):
-    """Results by peer (None: ours), and what was said."""
-    done = subprocess.run([TESSERA, "bench", *map(str, arguments), "--format", "jsonl"], capture_output=True,
-                          text=True, timeout=300, env={**os.environ, **environment})
-    assert done.returncode == code, done.stderr
-    said = [line for line in done.stderr.splitlines() if not line.startswith("bench: ")]
-    return [json.loads(line) for line in done.stdout.splitlines()], said
-
-
-def peers_of(results):
-    return [result["peer"] for result in results]
-
+from peers_support import CC, MATMUL, SOFTMAX, TESSERA, bench, needs_compiler, needs_tessera, peers_of
 
 # ---- What is not there -------------------------------------------------------------------------------------------
 
@@ -48,38 +17,6 @@ def test_unknown_peers_are_a_usage_error():
     for names in ("mkl", "torch,mkl", "openblas,,blis", "", "triton"):  # which is of GPUs
         _, said = bench(*SOFTMAX, "--peer", names, code=2)
         assert len(said) == 1 and said[0].startswith("tessera bench: ")
-
-
-def test_every_operation_has_a_function_that_python_knows():
-    peer_torch = pytest.importorskip("peer_torch")
-    assert set(peer_torch.OPERATIONS) == set(peer_library.ARGS)
-
-
-class Number:
-    """As much of a tensor as comparing asks for."""
-
-    def __init__(self, value):
-        self.value = value
-
-    def __sub__(self, other):
-        return Number(self.value - other.value)
-
-    def abs(self):
-        return Number(abs(self.value))
-
-    def item(self):
-        return self.value
-    float = detach = max = lambda self: self
-
-
-def test_an_output_is_compared_with_what_is_expected_of_it():
-    peer_torch = pytest.importorskip("peer_torch")
-    job, ran = {"dx": Number(2), "dweight": Number(100)}, []
-    contest = peer_library.Contest(lambda: ran.append("ours"), "dx dweight", [])
-    assert peer_torch.compare(job, contest, lambda: [Number(2), Number(80)]) == (20, 0.25)
-    contest.expected = {"dweight": Number(99), "dbias": Number(0)}
-    assert peer_torch.compare(job, contest, lambda: [Number(2), Number(80)]) == (1, 1 / 99)
-    assert ran == ["ours", "ours"]
 
 
 @needs_tessera
@@ -312,163 +249,3 @@ def test_the_table_shows_ours_beside_the_peer(tmp_path):
     at = header.index("peer / ours")
     assert header[at - 1] == "ours beside, ms" and ours[at] == "-" and theirs[at] == "4.00x"
     assert "torch: somehow" in theirs
-
-
-# ---- The structs that Python hands to the library ----------------------------------------------------------------
-
-def test_scripts_are_python(tmp_path):
-    """Where there is no torch nothing else reads them."""
-    for script in sorted((ROOT / "bench").glob("*.py")):
-        compile(script.read_text(), str(script), "exec")
-        if script.stem.startswith("peer_"):  # the tool carries it along
-            assert f" {script.stem}" in (ROOT / "cmake" / "TesseraTool.cmake").read_text()
-
-
-class Tensors:
-    """The part of torch's tensors that the library's calls look at."""
-    class device:
-        type, index = "cuda", 3
-    dtype, shape = "f32", (2, 3)
-
-    def dim(self):
-        return 2
-
-    def stride(self, i):
-        return (3, 1)[i]
-
-    def data_ptr(self):
-        return 4096
-
-
-def test_tensors_of_a_device_say_so():
-    library = object.__new__(peer_library.Library)
-    library.library = type("library", (), {"tsr_softmax_forward": None})
-    run = library.call("softmax_forward", None, {"x": Tensors()}, {"f32": 2})
-    view = run.keep[0].x
-    assert list(view.device) == [1, 3] and view.data == 4096 and list(view.stride)[:2] == [3, 1]
-
-
-# ---- The tables of bench/tables.py -------------------------------------------------------------------------------
-
-def test_tables_ask_for_what_there_is():
-    """Their requests and fields are those of the library; sizes of a product's tensors fit each other."""
-    requests = [request for _, request in tables.SMALL]
-    requests += [tables.product(*shape, activation, extra) for shape in tables.PRODUCTS
-                 for _, activation, extra in tables.EPILOGUES]
-    requests += [tables.linear_gradient(*shape, ["db", "dbias"]) for shape in tables.LINEAR]
-    for request in requests:
-        assert set(request["tensors"]) <= set(peer_library.ARGS[request["op"]][0].split())
-        assert request["params"].get("activation", "none") in peer_torch_matmul.ACTIVATIONS
-    fields = {name for name, *_ in peer_library.args_struct("attention_forward")._fields_}
-    for name, given, extra, group in tables.FEATURES:
-        assert set(given) | set(extra) <= fields and tables.HEADS % group == 0, name
-    made = tables.product(2, 3, 5, "silu", ("b_up", "bias"))["tensors"]
-    assert {name: given["shape"] for name, given in made.items()} == {
-        "a": [2, 5], "b": [3, 5], "c": [2, 3], "b_up": [3, 5], "bias": [3]}
-
-
-def test_shares_of_scores():
-    assert tables.visible_share({"softcap": 30.0}, 8) == 1
-    assert tables.visible_share({"mask": 1}, 4) == 10 / 16
-    assert tables.visible_share({"mask": 1, "window_left": 1}, 4) == 7 / 16
-
-
-def test_a_row_that_cannot_be_had_says_why(capsys):
-    def refuse():
-        raise peer_library.Refusal("not here\nat all")
-    tables.show("Title", ["a", "b", "c"], [("one", lambda: [1.234, 250.4]), ("two", refuse)])
-    assert capsys.readouterr().out.splitlines()[1:] == [
-        "## Title", "", "| a | b | c |", "|---|---|---|", "| one | 1.23 | 250 |", "| two | Refusal: not here |  |"]
-
-
-@pytest.mark.parametrize("arguments, word", [(["--tables", "cold,none"], "'none'"), ([], "has no PyTorch, which the tables are beside: broken")], ids=str)
-def test_tables_without_a_gpu(arguments, word, tmp_path):
-    (tmp_path / "torch.py").write_text("raise ImportError('broken')")
-    done = subprocess.run([sys.executable, ROOT / "bench" / "tables.py", "libtessera.so", *arguments], timeout=60,
-                          capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)})
-    assert done.returncode != 0 and word in done.stderr and done.stdout == ""
-
-
-@needs_compiler
-def test_structs_are_those_of_the_headers(tmp_path):
-    structs = {"tsr_tensor": peer_library.Tensor, "tsr_context_options": peer_library.ContextOptions,
-               **{f"tsr_{op}_args": peer_library.args_struct(op) for op in peer_library.ARGS}}
-    nested = {"device_type": "device.type", "device_index": "device.index"}
-    lines, expected = [], []
-    for name, struct in structs.items():
-        lines.append(f'printf("%zu\\n", sizeof({name}));')
-        expected.append(ctypes.sizeof(struct))
-        for field, *_ in struct._fields_:
-            lines.append(f'printf("%zu %zu\\n", offsetof({name}, {nested.get(field, field)}), '
-                         f'sizeof((({name} *)0)->{field}));')
-            expected += [getattr(struct, field).offset, getattr(struct, field).size]
-    (tmp_path / "sizes.c").write_text(textwrap.dedent("""\
-        #include <stddef.h>
-        #include <stdio.h>
-        #include <tessera/tessera.h>
-        int main(void) {
-            %s
-            return 0;
-        }
-        """) % "\n    ".join(lines))
-    subprocess.run([CC, "-I", ROOT / "include", "-o", tmp_path / "sizes", tmp_path / "sizes.c"], check=True,
-                   timeout=60)
-    done = subprocess.run([tmp_path / "sizes"], capture_output=True, text=True, check=True, timeout=60)
-    assert list(map(int, done.stdout.split())) == expected
-
-
-# ---- The real one ------------------------------------------------------------------------------------------------
-
-def find_torch():
-    """A Python that has torch, for its script's own search is tested above."""
-    for python in filter(None, (os.environ.get("TESSERA_PYTHON"), sys.executable)):
-        try:
-            done = subprocess.run([python, "-c", "import torch"], capture_output=True, timeout=120)
-        except OSError:
-            continue
-        if done.returncode == 0:
-            return python
-    return None
-
-
-@pytest.fixture(scope="module")
-def torch():
-    python = find_torch() if TESSERA else None
-    if python is None:
-        pytest.skip("no torch")
-    return {"TESSERA_PYTHON": python}
-
-
-NORM = ["--rows", "5", "--cols", "24", "--pass", "both"]
-PRODUCT = ["matmul", "--pass", "both", "--m", "5", "--n", "7", "--k", "6"]
-EPILOGUE = [*PRODUCT[:2], "forward", *PRODUCT[3:]]
-ATTENTION = ["attention", "--pass", "both", "--batch-size", "2", "--seqlen-q", "5", "--seqlen-k", "9",
-             "--num-heads", "4", "--num-kv-heads", "2", "--head-dim", "16"]
-
-
-@pytest.mark.parametrize("cases, count", [
-    (["softmax", "layernorm", "rmsnorm", *NORM], 6),
-    (["layernorm", *NORM, "--weight", "--bias", "--residual", "--residual-out"], 2),
-    (["layernorm", "rmsnorm", "--rows", "16384", "--cols", "64", "--pass", "backward"], 2),
-    (["cast", "activation", *NORM[:4]], 2), (["adamw", *NORM[:4]], 1),
-    (["rope", "--batch", "2", "--seqlen", "5", "--num-heads", "3", "--head-dim", "16", "--pass", "both"], 2),
-    (["embedding", "--tokens", "20", "--vocab", "7", "--hidden", "24", "--pass", "both"], 2),
-    (PRODUCT, 2), ([*PRODUCT, "--transpose-a", "--transpose-b"], 2),
-    ([*EPILOGUE, "--bias", "--activation", "none,gelu,gelu_tanh,silu,relu"], 5),
-    ([*EPILOGUE, "--b-up", "--activation", "silu,gelu", "--transpose-b"], 2),
-    ([*EPILOGUE, "--bias", "--residual", "--b-up", "--activation", "relu"], 1),
-    ([*EPILOGUE, "--residual"], 1), ([*PRODUCT[:2], "backward", *PRODUCT[3:], "--db", "--dbias"], 1),
-    ([*ATTENTION, "--mask", "none,causal,causal-top-left", "--softmax-scale", "0.3"], 6),
-], ids=("rows", "residual", "sums over many rows", "elements", "step", "rotations", "lookups", "matmul", "transposed", "bias", "gate", "all of it", "sum", "bias gradient",
-                                         "attention"))
-def test_torch_and_we_agree(torch, cases, count):
-    results, said = bench(*cases, "--dtype", "f32,bf16", "--rep", 2, "--peer", "torch", **torch)
-    theirs = [result for result in results if result["peer"] == "torch"]
-    assert len(theirs) == 2 * count, said
-    for result in theirs:
-        assert result["median_ms"] > 0 and result["ours_ms"] > 0 and result["max_abs_err"] < 0.1
-
-
-def test_what_torch_cannot_do(torch):
-    results, said = bench(*ATTENTION, "--softcap", "5", "--rep", 2, "--peer", "torch", **torch)
-    assert set(peers_of(results)) == {None} and len(said) == 1 and "nothing like softcap" in said[0]
