@@ -106,6 +106,15 @@ typedef tsr_status (*tsri_entry)(tsr_context *ctx, const void *given, struct tsr
 tsr_status tsri_entry_call(tsri_entry entry, tsr_context *ctx, const void *given);
 tsr_status tsri_entry_prepare(tsri_entry entry, tsr_context *ctx, const void *given,
                               size_t *workspace_bytes);
+// The public functions of a call: TSRI_ENTRY(tsr_softmax_forward, enter_forward) defines it and its _prepare.
+#define TSRI_ENTRY(call, entry)                                                                    \
+    tsr_status call(tsr_context *ctx, const call##_args *given) {                                  \
+        return tsri_entry_call(entry, ctx, given);                                                 \
+    }                                                                                              \
+    tsr_status call##_prepare(tsr_context *ctx, const call##_args *given,                          \
+                              size_t *workspace_bytes) {                                           \
+        return tsri_entry_prepare(entry, ctx, given, workspace_bytes);                             \
+    }
 
 // Plans, finds workspace, runs; or plans and gives the bytes of workspace.
 tsr_status tsri_op_serve(tsr_context *ctx, const struct tsri_op *op, const void *problem,

@@ -108,16 +108,7 @@ static tsr_status enter_forward(tsr_context *ctx, const void *given, struct tsri
     return tsri_op_serve(ctx, &tsri_self_attention_forward_op, &p, TSRI_CALL(args), goal);
 }
 
-tsr_status tsr_self_attention_forward(tsr_context *ctx,
-                                      const tsr_self_attention_forward_args *given) {
-    return tsri_entry_call(enter_forward, ctx, given);
-}
-
-tsr_status tsr_self_attention_forward_prepare(tsr_context *ctx,
-                                              const tsr_self_attention_forward_args *given,
-                                              size_t *workspace_bytes) {
-    return tsri_entry_prepare(enter_forward, ctx, given, workspace_bytes);
-}
+TSRI_ENTRY(tsr_self_attention_forward, enter_forward)
 
 static tsr_status check_backward(tsr_context *ctx, const tsr_self_attention_backward_args *given,
                                  tsr_self_attention_backward_args *args,
@@ -153,13 +144,4 @@ static tsr_status enter_backward(tsr_context *ctx, const void *given, struct tsr
     return tsri_op_serve(ctx, &tsri_self_attention_backward_op, &p, TSRI_CALL(args), goal);
 }
 
-tsr_status tsr_self_attention_backward(tsr_context *ctx,
-                                       const tsr_self_attention_backward_args *given) {
-    return tsri_entry_call(enter_backward, ctx, given);
-}
-
-tsr_status tsr_self_attention_backward_prepare(tsr_context *ctx,
-                                               const tsr_self_attention_backward_args *given,
-                                               size_t *workspace_bytes) {
-    return tsri_entry_prepare(enter_backward, ctx, given, workspace_bytes);
-}
+TSRI_ENTRY(tsr_self_attention_backward, enter_backward)

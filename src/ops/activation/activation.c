@@ -130,15 +130,7 @@ static tsr_status enter_forward(tsr_context *ctx, const void *given, struct tsri
     return tsri_op_serve(ctx, &tsri_activation_forward_op, &p, TSRI_CALL(args), goal);
 }
 
-tsr_status tsr_activation_forward(tsr_context *ctx, const tsr_activation_forward_args *given) {
-    return tsri_entry_call(enter_forward, ctx, given);
-}
-
-tsr_status tsr_activation_forward_prepare(tsr_context *ctx,
-                                          const tsr_activation_forward_args *given,
-                                          size_t *workspace_bytes) {
-    return tsri_entry_prepare(enter_forward, ctx, given, workspace_bytes);
-}
+TSRI_ENTRY(tsr_activation_forward, enter_forward)
 
 // ---- Backward ---------------------------------------------------------------------------------
 
@@ -178,12 +170,4 @@ static tsr_status enter_backward(tsr_context *ctx, const void *given, struct tsr
     return tsri_op_serve(ctx, &tsri_activation_backward_op, &p, TSRI_CALL(args), goal);
 }
 
-tsr_status tsr_activation_backward(tsr_context *ctx, const tsr_activation_backward_args *given) {
-    return tsri_entry_call(enter_backward, ctx, given);
-}
-
-tsr_status tsr_activation_backward_prepare(tsr_context *ctx,
-                                           const tsr_activation_backward_args *given,
-                                           size_t *workspace_bytes) {
-    return tsri_entry_prepare(enter_backward, ctx, given, workspace_bytes);
-}
+TSRI_ENTRY(tsr_activation_backward, enter_backward)

@@ -263,11 +263,4 @@ static tsr_status enter(tsr_context *ctx, const void *given, struct tsri_goal go
     return TSR_OK;
 }
 
-tsr_status tsr_attention_decode(tsr_context *ctx, const tsr_attention_decode_args *given) {
-    return tsri_entry_call(enter, ctx, given);
-}
-
-tsr_status tsr_attention_decode_prepare(tsr_context *ctx, const tsr_attention_decode_args *given,
-                                        size_t *workspace_bytes) {
-    return tsri_entry_prepare(enter, ctx, given, workspace_bytes);
-}
+TSRI_ENTRY(tsr_attention_decode, enter)

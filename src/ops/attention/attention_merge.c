@@ -212,11 +212,4 @@ static tsr_status enter(tsr_context *ctx, const void *given, struct tsri_goal go
     return tsri_op_serve(ctx, &tsri_attention_merge_op, &p, TSRI_CALL(args), goal);
 }
 
-tsr_status tsr_attention_merge(tsr_context *ctx, const tsr_attention_merge_args *given) {
-    return tsri_entry_call(enter, ctx, given);
-}
-
-tsr_status tsr_attention_merge_prepare(tsr_context *ctx, const tsr_attention_merge_args *given,
-                                       size_t *workspace_bytes) {
-    return tsri_entry_prepare(enter, ctx, given, workspace_bytes);
-}
+TSRI_ENTRY(tsr_attention_merge, enter)

@@ -217,11 +217,4 @@ static tsr_status enter_forward(tsr_context *ctx, const void *given, struct tsri
     return tsri_op_serve(ctx, &tsri_matmul_forward_op, &p, TSRI_CALL(args), goal);
 }
 
-tsr_status tsr_matmul_forward(tsr_context *ctx, const tsr_matmul_forward_args *given) {
-    return tsri_entry_call(enter_forward, ctx, given);
-}
-
-tsr_status tsr_matmul_forward_prepare(tsr_context *ctx, const tsr_matmul_forward_args *given,
-                                      size_t *workspace_bytes) {
-    return tsri_entry_prepare(enter_forward, ctx, given, workspace_bytes);
-}
+TSRI_ENTRY(tsr_matmul_forward, enter_forward)

@@ -189,16 +189,7 @@ static tsr_status enter_forward(tsr_context *ctx, const void *given, struct tsri
     return tsri_op_serve(ctx, &tsri_matmul_grouped_forward_op, &p, TSRI_CALL(args), goal);
 }
 
-tsr_status tsr_matmul_grouped_forward(tsr_context *ctx,
-                                      const tsr_matmul_grouped_forward_args *given) {
-    return tsri_entry_call(enter_forward, ctx, given);
-}
-
-tsr_status tsr_matmul_grouped_forward_prepare(tsr_context *ctx,
-                                              const tsr_matmul_grouped_forward_args *given,
-                                              size_t *workspace_bytes) {
-    return tsri_entry_prepare(enter_forward, ctx, given, workspace_bytes);
-}
+TSRI_ENTRY(tsr_matmul_grouped_forward, enter_forward)
 
 // ---- Backward: c is db, or its transpose where that is what has contiguous rows ---------------------
 
@@ -243,13 +234,4 @@ static tsr_status enter_backward(tsr_context *ctx, const void *given, struct tsr
     return tsri_op_serve(ctx, &tsri_matmul_grouped_backward_op, &p, TSRI_CALL(args), goal);
 }
 
-tsr_status tsr_matmul_grouped_backward(tsr_context *ctx,
-                                       const tsr_matmul_grouped_backward_args *given) {
-    return tsri_entry_call(enter_backward, ctx, given);
-}
-
-tsr_status tsr_matmul_grouped_backward_prepare(tsr_context *ctx,
-                                               const tsr_matmul_grouped_backward_args *given,
-                                               size_t *workspace_bytes) {
-    return tsri_entry_prepare(enter_backward, ctx, given, workspace_bytes);
-}
+TSRI_ENTRY(tsr_matmul_grouped_backward, enter_backward)
