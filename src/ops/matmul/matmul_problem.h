@@ -20,6 +20,7 @@ enum {
     MATMUL_BLOCK_K = 512,          // the order of sums: see matmul_plan.c
     MATMUL_TURNED_M = 64,          // rows beside which tiles may take columns of b as rows
     MATMUL_LARGE_L2 = 2 << 20,     // bytes of a second-level cache that is large
+    MATMUL_PASSING_N = 512,        // columns of blocked, up to which a task packs its rows of A
     MATMUL_ROWS_OF_PASS = 6,       // of a, whose sums a pass over b of few rows holds in registers
 };
 
@@ -128,13 +129,15 @@ TSRI_DECLARE_KERNELS(matmul)
 
 extern const struct tsri_op tsri_matmul_forward_op, tsri_matmul_backward_op;
 
-// matmul_cpu_choice.c
+// matmul_cpu_serves.c
 bool matmul_has_kernels(const void *problem, const struct tsri_limits *limits);
 bool matmul_can_use_b_in_place(const void *problem, const struct tsri_limits *limits);
 bool matmul_can_be_streamed(const void *problem, const struct tsri_limits *limits);
 bool matmul_is_skinny(const void *problem, const struct tsri_limits *limits);
 // The same by vdpbf16ps: rows of a, and b and b_up alike, where they lie.
 bool matmul_has_skinny_bf16(const void *problem, const struct tsri_limits *limits);
+bool matmul_has_amx_bf16(const void *problem, const struct tsri_limits *limits);
+bool matmul_has_avx512_bf16(const void *problem, const struct tsri_limits *limits);
 // Whether skinny multiplies along columns of b, by dot products: a lone column that is contiguous is one too.
 static inline bool matmul_has_columns(const struct matmul_problem *p) {
     return p->b.col != 1 || (p->n == 1 && p->b.row == 1);
@@ -146,78 +149,17 @@ static inline int64_t matmul_column_step(const struct matmul_problem *p,
 }
 // A few long ones, which dot products serve best beside any number of rows.
 bool matmul_has_long_columns(const struct matmul_problem *p, const struct tsri_limits *limits);
-// matmul_plan.c
-void matmul_plan_packed(const void *problem, const struct tsri_limits *, struct tsri_plan *);
-void matmul_plan_local(const void *problem, const struct tsri_limits *, struct tsri_plan *);
-void matmul_plan_blocked(const void *problem, const struct tsri_limits *, struct tsri_plan *);
-void matmul_plan_direct(const void *problem, const struct tsri_limits *, struct tsri_plan *);
-// size cut into equal parts of at most `most`, each a multiple of `unit`.
-int64_t matmul_even_block(int64_t size, int64_t most, int64_t unit);
-// Where storing c is most of the work: tasks of whole lines of it, which tasks side by side would share, and of so many rows that
-// there are num_tasks, but at most most_m.
-void matmul_cut_by_rows(const struct matmul_problem *p, int64_t num_tasks, int64_t most_m,
-                        int64_t unit_m, int64_t unit_n, struct tsri_plan *plan);
-// matmul_rows_plan.c
-void matmul_plan_streamed(const void *problem, const struct tsri_limits *, struct tsri_plan *);
-void matmul_plan_skinny(const void *problem, const struct tsri_limits *, struct tsri_plan *);
-void matmul_plan_skinny_bf16(const void *problem, const struct tsri_limits *, struct tsri_plan *);
-void matmul_plan_naive(const void *problem, const struct tsri_limits *, struct tsri_plan *);
-// Whether skinny, streamed and direct cut k too.
-bool matmul_splits_depth(const struct matmul_problem *p, int num_threads);
-bool matmul_streams_parts(const struct matmul_problem *p, int num_threads);
-bool matmul_cuts_depth(const struct matmul_problem *p, const struct tsri_limits *limits);
-// So many threads that what one wrote comes slowly to the others, which also run at different speeds: panels of B are each
-// task's own, and there are several tasks for each thread.
-static inline bool matmul_has_given_blocks(const struct tsri_limits *limits) { // by a tuning row
-    return limits->block[0] > 0 || limits->block[1] > 0;
-}
-static inline bool matmul_is_crowded(const struct tsri_limits *limits) {
-    return limits->num_threads >= MATMUL_CROWD;
-}
-// One thread of Intel's AVX-512 and a large second-level cache, where panels of B that all rows pass by serve well.
-static inline bool matmul_is_alone_on_intel(const struct tsri_limits *limits) {
-    return tsri_is_intel_avx512(limits) && limits->num_threads == 1 &&
-           limits->l2_bytes >= MATMUL_LARGE_L2;
-}
-// One to three threads of AVX2 or one on Intel, and a small A of floats in place: in local all of its rows pass by each task's
-// columns of B, which no other task packs.
-bool matmul_is_passing(const struct matmul_problem *p, const struct tsri_limits *limits);
-// Threads that share its tiles, or the columns of few rows, best; packs: b is packed first.
-int matmul_threads(const struct matmul_problem *p, const struct tsri_limits *limits, bool packs);
-// matmul_rows_cpu.c: a block of the one product of p by skinny's kernel, or skinny_bf16's (by_units), in memory of
-// matmul_skinny_floats for its sizes.
-int64_t matmul_skinny_floats(const struct matmul_problem *p, int64_t m, int64_t n);
-void matmul_skinny_block(const struct tsri_limits *limits, const struct matmul_problem *p,
-                         bool by_units, bool is_far, int64_t row, int64_t col, int64_t m, int64_t n,
-                         float *own);
-// Columns of b, of all products, from beyond the second-level cache, and short: skinny asks for them ahead.
-bool matmul_is_far(const struct matmul_problem *p, const struct tsri_limits *limits);
-int matmul_skinny_threads(const struct matmul_problem *p, const struct tsri_limits *limits,
-                          bool by_units);
-
-// matmul_rows_plan.c: blocks of k as tasks of their own, by the kernel of skinny, streamed or direct. Their workspace is counts
-// of blocks that are done, for each block of columns, rows_floats for each thread, and the sums.
-enum matmul_parts_kernel { MATMUL_PARTS_SKINNY, MATMUL_PARTS_STREAMED, MATMUL_PARTS_TILES };
-struct matmul_parts_layout {
-    int64_t num_parts, rows_floats, sums_stride;
-};
-struct matmul_parts_layout matmul_parts_layout(const struct matmul_problem *p,
-                                               const struct tsri_plan *plan,
-                                               enum matmul_parts_kernel kernel);
-void matmul_plan_parts(const struct matmul_problem *p, const struct tsri_limits *limits,
-                       enum matmul_parts_kernel kernel, struct tsri_plan *plan);
-// Whether a plan is such a one: it has more tasks than blocks of c.
-static inline bool matmul_has_parts(const struct matmul_problem *p, const struct tsri_plan *plan) {
-    return plan->num_tasks >
-           p->num_batches * tsri_ceil_div(p->m, plan->block_m) * tsri_ceil_div(p->n, plan->block_n);
-}
-// matmul_parts_cpu.c
-tsr_status matmul_parts_run(tsr_context *, const struct matmul_problem *, const struct tsri_plan *,
-                            void *workspace, enum matmul_parts_kernel kernel);
 
 // matmul_cpu_choice.c
 const char *matmul_prefer(const void *problem, const struct tsri_limits *limits);
+// matmul_mixed_choice.c, for prefer: the name of the variant that serves, NULL where those in fp32 do.
+const char *matmul_prefer_mixed(const struct matmul_problem *p, const struct tsri_limits *limits);
 
+// matmul_layout.c
+// Threads that share its tiles, or the columns of few rows, best; packs: b is packed first.
+int matmul_threads(const struct matmul_problem *p, const struct tsri_limits *limits, bool packs);
+// size cut into equal parts of at most `most`, each a multiple of `unit`.
+int64_t matmul_even_block(int64_t size, int64_t most, int64_t unit);
 // Steps of k that a task packs of one of `panels` shared panels: few panels are cut, so that every thread has some. A multiple
 // of what any kernel or scale takes at once.
 int64_t matmul_pack_depth(int64_t k, int64_t panels, int num_threads);
@@ -249,6 +191,78 @@ struct matmul_layout matmul_layout(const struct matmul_problem *p, const struct 
 size_t matmul_layout_bytes(const struct matmul_problem *p, const struct matmul_layout *l,
                            const struct tsri_limits *limits);
 
+// matmul_plan.c
+void matmul_plan_packed(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+void matmul_plan_local(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+void matmul_plan_blocked(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+void matmul_plan_direct(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+// Where storing c is most of the work: tasks of whole lines of it, which tasks side by side would share, and of so many rows that
+// there are num_tasks, but at most most_m.
+void matmul_cut_by_rows(const struct matmul_problem *p, int64_t num_tasks, int64_t most_m,
+                        int64_t unit_m, int64_t unit_n, struct tsri_plan *plan);
+// matmul_rows_plan.c
+void matmul_plan_streamed(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+void matmul_plan_skinny(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+void matmul_plan_skinny_bf16(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+void matmul_plan_naive(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+int matmul_skinny_threads(const struct matmul_problem *p, const struct tsri_limits *limits,
+                          bool by_units);
+// Whether skinny, streamed and direct cut k too.
+bool matmul_splits_depth(const struct matmul_problem *p, int num_threads);
+bool matmul_streams_parts(const struct matmul_problem *p, int num_threads);
+bool matmul_cuts_depth(const struct matmul_problem *p, const struct tsri_limits *limits);
+// So many threads that what one wrote comes slowly to the others, which also run at different speeds: panels of B are each
+// task's own, and there are several tasks for each thread.
+static inline bool matmul_has_given_blocks(const struct tsri_limits *limits) { // by a tuning row
+    return limits->block[0] > 0 || limits->block[1] > 0;
+}
+static inline bool matmul_is_crowded(const struct tsri_limits *limits) {
+    return limits->num_threads >= MATMUL_CROWD;
+}
+// One thread of Intel's AVX-512 and a large second-level cache, where panels of B that all rows pass by serve well.
+static inline bool matmul_is_alone_on_intel(const struct tsri_limits *limits) {
+    return tsri_is_intel_avx512(limits) && limits->num_threads == 1 &&
+           limits->l2_bytes >= MATMUL_LARGE_L2;
+}
+// One to three threads of AVX2 or one on Intel, and a small A of floats in place: in local all of its rows pass by each task's
+// columns of B, which no other task packs.
+bool matmul_is_passing(const struct matmul_problem *p, const struct tsri_limits *limits);
+
+// matmul_rows_plan.c: blocks of k as tasks of their own, by the kernel of skinny, streamed or direct. Their workspace is counts
+// of blocks that are done, for each block of columns, rows_floats for each thread, and the sums.
+enum matmul_parts_kernel { MATMUL_PARTS_SKINNY, MATMUL_PARTS_STREAMED, MATMUL_PARTS_TILES };
+struct matmul_parts_layout {
+    int64_t num_parts, rows_floats, sums_stride;
+};
+struct matmul_parts_layout matmul_parts_layout(const struct matmul_problem *p,
+                                               const struct tsri_plan *plan,
+                                               enum matmul_parts_kernel kernel);
+void matmul_plan_parts(const struct matmul_problem *p, const struct tsri_limits *limits,
+                       enum matmul_parts_kernel kernel, struct tsri_plan *plan);
+// Whether a plan is such a one: it has more tasks than blocks of c.
+static inline bool matmul_has_parts(const struct matmul_problem *p, const struct tsri_plan *plan) {
+    return plan->num_tasks >
+           p->num_batches * tsri_ceil_div(p->m, plan->block_m) * tsri_ceil_div(p->n, plan->block_n);
+}
+
+// matmul_skinny_block.c: a block of the one product of p by skinny's kernel, or skinny_bf16's (by_units), in memory of
+// matmul_skinny_floats for its sizes.
+int64_t matmul_skinny_floats(const struct matmul_problem *p, int64_t m, int64_t n);
+void matmul_skinny_block(const struct tsri_limits *limits, const struct matmul_problem *p,
+                         bool by_units, bool is_far, int64_t row, int64_t col, int64_t m, int64_t n,
+                         float *own);
+// Columns of b, of all products, from beyond the second-level cache, and short: skinny asks for them ahead.
+bool matmul_is_far(const struct matmul_problem *p, const struct tsri_limits *limits);
+struct gemm_kernels;
+// m rows and k steps of a from `from` on, in fp32: in place where they are that, else widened into own.
+const float *matmul_rows_of_a(const struct gemm_kernels *gemm, const struct matmul_matrix *a,
+                              const void *from, int64_t m, int64_t k, float *own,
+                              int64_t own_stride, int64_t *stride);
+
+// matmul_parts_cpu.c
+tsr_status matmul_parts_run(tsr_context *, const struct matmul_problem *, const struct tsri_plan *,
+                            void *workspace, enum matmul_parts_kernel kernel);
+
 // matmul_scales.c: one of a scale's elements; packed panels of fp8 operands, widened, times their scales; those of one
 // batch. Nothing, or 1, where there are none.
 float matmul_scale_at(const struct matmul_matrix *scale, int64_t i, int64_t j);
@@ -269,11 +283,6 @@ tsr_status matmul_direct_run(tsr_context *, const void *, const struct tsri_plan
 tsr_status matmul_skinny_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status matmul_skinny_bf16_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status matmul_naive_run(tsr_context *, const void *, const struct tsri_plan *, void *);
-struct gemm_kernels;
-// m rows and k steps of a from `from` on, in fp32: in place where they are that, else widened into own.
-const float *matmul_rows_of_a(const struct gemm_kernels *gemm, const struct matmul_matrix *a,
-                              const void *from, int64_t m, int64_t k, float *own,
-                              int64_t own_stride, int64_t *stride);
 
 // matmul_mixed_plan.c: products in bf16, by the units that have them. What of a thread's workspace is bf16 counts
 // half a float each.
@@ -290,8 +299,6 @@ struct matmul_mixed_layout {
 };
 struct matmul_mixed_layout matmul_mixed_layout(const struct matmul_problem *p,
                                                const struct tsri_plan *plan);
-bool matmul_has_amx_bf16(const void *problem, const struct tsri_limits *limits);
-bool matmul_has_avx512_bf16(const void *problem, const struct tsri_limits *limits);
 void matmul_plan_mixed(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_tiles(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 // Whether tiles multiply the transposed matrices, and that problem: b_up stands beside a there, c and what is added to it are
@@ -300,8 +307,6 @@ bool matmul_is_turned(const struct matmul_problem *p, uint32_t flags, int num_th
 struct matmul_problem matmul_turned(const struct matmul_problem *p);
 // Whether tiles take rows of a where they are.
 bool matmul_has_a_in_place(const struct matmul_problem *p, int num_threads);
-// For prefer: the name of the variant that serves, NULL where those in fp32 do.
-const char *matmul_prefer_mixed(const struct matmul_problem *p, const struct tsri_limits *limits);
 int matmul_mixed_threads(const struct matmul_problem *p, const struct tsri_limits *limits);
 
 // matmul_mixed.c

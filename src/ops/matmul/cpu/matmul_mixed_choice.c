@@ -25,14 +25,6 @@ enum {
 
 static bool is_bf16(const struct matmul_problem *p) { return p->a.dtype == TSR_BF16; }
 
-bool matmul_has_amx_bf16(const void *problem, const struct tsri_limits *limits) {
-    return is_bf16(problem) && tsri_can_use_tiles(limits->bf16);
-}
-
-bool matmul_has_avx512_bf16(const void *problem, const struct tsri_limits *limits) {
-    return is_bf16(problem) && limits->bf16.has_dot;
-}
-
 // The tables: one thread of a Xeon (docs/kernels/matmul_cpu_bf16.md). Beside dot products, columns of b in place.
 static bool suits_turned(const struct matmul_problem *p) {
     if (!matmul_is_turned(p, 0, 1)) return false;
