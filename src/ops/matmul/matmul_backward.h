@@ -13,6 +13,7 @@ struct matmul_backward_problem {
     bool is_b_shared; // by several batches: db and dbias sum over them
 };
 
+// matmul_backward_steps.c
 // How it is done: g, then products of the forward kind on views of it and of a, b and the gradients.
 struct matmul_backward_steps {
     struct matmul_matrix g;

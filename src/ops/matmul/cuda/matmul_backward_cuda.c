@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul backward on CUDA: the steps of matmul_backward.c as launches, one after the other on the context's stream. Where
+// Matmul backward on CUDA: the steps of matmul_backward_steps.c as launches, one after the other on the context's stream. Where
 // batches share b and their matrices are not one, copies of them are, so that db is one product.
 #include "ops/matmul/cuda/matmul_cuda.h"
 #include "ops/matmul/matmul_backward.h"
