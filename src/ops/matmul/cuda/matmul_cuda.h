@@ -64,6 +64,51 @@ struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
 struct matmul_problem matmul_cuda_stack_of(const struct matmul_problem *p, int64_t num_splits,
                                            char *partial);
 
+// matmul_cuda_maps.c
+struct tsri_tensor_map_args;
+// The map of lines of `width` elements, `line` apart, in a stack of matrices; args has data, dtype and box. False: there is none.
+// is_batched: 1 for the dimensions of the batch along which matrices differ.
+bool matmul_cuda_map_lines(const struct matmul_problem *p, const int64_t *batch, int64_t width,
+                           int64_t lines, int64_t line, struct tsri_tensor_map_args *args,
+                           int is_batched[MATMUL_MAX_BATCH_DIMS]);
+// c and residual as the copy engine moves them; false: it cannot.
+bool matmul_cuda_map_rows(const struct matmul_problem *p, const struct matmul_matrix *t,
+                          struct tsri_tensor_map_args *args);
+// What follows wgmma's products, where c has such a map: MATMUL_END_PLAIN and the others.
+int matmul_cuda_wgmma_end(const struct matmul_problem *p);
+// Whether what follows its products has code of its own: a bias and an activation at most, c in 16 bits by the copy engine.
+bool matmul_cuda_wgmma_is_short(const struct matmul_problem *p);
+
+// matmul_cuda_operands.c
+// What messages name.
+const char *matmul_cuda_op_of(const struct matmul_problem *p);
+// DTYPE of a product's kernels: a's, or beside fp8 the one of c, bias and residual that has 16 bits.
+tsr_dtype matmul_cuda_dtype(const struct matmul_problem *p);
+// A stack of matrices, element (line, x) at data + line * `line` + x * `step`, copied to lines of `destination`.
+struct matmul_cuda_copy {
+    const void *source;
+    int64_t line, step, batch[MATMUL_MAX_BATCH_DIMS];
+    void *destination;
+    int64_t destination_line, destination_batch;
+    int64_t lines, width, filled; // of the destination's lines, with zeros
+    const int64_t *shape;         // of the batch, MATMUL_MAX_BATCH_DIMS
+};
+struct tsri_cuda_program matmul_cuda_copy_program(tsr_dtype dtype);
+struct tsri_cuda_program matmul_cuda_lines8_program(void);
+tsr_status matmul_cuda_copy(tsr_context *ctx, const char *op, tsr_dtype dtype,
+                            const struct matmul_cuda_copy *copy);
+// The operand for a kernel, copied first to `copy` where it must be. Steps: between elements along m or n, and along k.
+tsr_status matmul_cuda_place(tsr_context *ctx, const struct matmul_problem *p,
+                             const struct matmul_matrix *t, int64_t step_mn, int64_t step_k,
+                             const struct matmul_cuda_operand *o, char *copy,
+                             struct matmul_operand *operand);
+// What params say of c, residual, bias, sizes and epilogue.
+void matmul_cuda_set_output(const struct matmul_problem *p, struct matmul_params *params);
+// Adds the partial sums of splits, in the workspace, and finishes them.
+struct tsri_cuda_program matmul_cuda_reduce_program(tsr_dtype dtype);
+tsr_status matmul_cuda_reduce(tsr_context *ctx, const struct matmul_problem *p,
+                              const struct matmul_cuda_layout *l, void *workspace);
+
 // matmul_cuda_plan.c
 void matmul_cuda_plan_fma(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_cuda_plan_mma(const void *problem, const struct tsri_limits *, struct tsri_plan *);
@@ -105,38 +150,18 @@ tsr_status matmul_cuda_gemv_prepare(tsr_context *, const void *, const struct ts
 tsr_status matmul_cuda_fma_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status matmul_cuda_mma_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status matmul_cuda_gemv_run(tsr_context *, const void *, const struct tsri_plan *, void *);
-bool matmul_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
-// The operand for a kernel, copied first to `copy` where it must be. Steps: between elements along m or n, and along k.
-tsr_status matmul_cuda_place(tsr_context *ctx, const struct matmul_problem *p,
-                             const struct matmul_matrix *t, int64_t step_mn, int64_t step_k,
-                             const struct matmul_cuda_operand *o, char *copy,
-                             struct matmul_operand *operand);
-// What params say of c, residual, bias, sizes and epilogue.
-void matmul_cuda_set_output(const struct matmul_problem *p, struct matmul_params *params);
-// Adds the partial sums of splits, in the workspace, and finishes them.
-struct tsri_cuda_program matmul_cuda_reduce_program(tsr_dtype dtype);
-tsr_status matmul_cuda_reduce(tsr_context *ctx, const struct matmul_problem *p,
-                              const struct matmul_cuda_layout *l, void *workspace);
+// The program of a tile of theirs.
+struct tsri_cuda_program matmul_cuda_tile_program(enum matmul_cuda_kind kind,
+                                                  const struct matmul_cuda_tile *tile,
+                                                  tsr_dtype dtype, bool is_fp8);
 
 // matmul_cuda_wgmma.c
-struct tsri_tensor_map_args;
-// The map of lines of `width` elements, `line` apart, in a stack of matrices; args has data, dtype and box. False: there is none.
-// is_batched: 1 for the dimensions of the batch along which matrices differ.
-bool matmul_cuda_map_lines(const struct matmul_problem *p, const int64_t *batch, int64_t width,
-                           int64_t lines, int64_t line, struct tsri_tensor_map_args *args,
-                           int is_batched[MATMUL_MAX_BATCH_DIMS]);
 enum { MATMUL_WGMMA_SHARED_BYTES = 232448 }; // that a block of Hopper has at most
 bool matmul_cuda_wgmma_serves(const void *problem, const struct tsri_limits *limits);
-// Whether what follows its products has code of its own: a bias and an activation at most, c in 16 bits by the copy engine.
-bool matmul_cuda_wgmma_is_short(const struct matmul_problem *p);
 tsr_status matmul_cuda_wgmma_prepare(tsr_context *, const void *, const struct tsri_plan *);
 tsr_status matmul_cuda_wgmma_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 // The i-th of its kernels for a dtype; false after the last, and *index less by their number.
 bool matmul_cuda_wgmma_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program);
-
-// c and residual as the copy engine moves them; false: it cannot.
-bool matmul_cuda_map_rows(const struct matmul_problem *p, const struct matmul_matrix *t,
-                          struct tsri_tensor_map_args *args);
 struct matmul_wgmma_params;
 // All but operands and c's map.
 struct matmul_wgmma_params matmul_cuda_wgmma_params(const struct matmul_problem *p,
@@ -155,8 +180,6 @@ tsr_status matmul_cuda_bf16x6_prepare(tsr_context *, const void *, const struct 
 tsr_status matmul_cuda_tf32_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status matmul_cuda_bf16x6_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 bool matmul_cuda_f32_kernel(int *index, struct tsri_cuda_program *program);
-// Makes of an operand its planes: matmul_wgmma_params.h.
-void matmul_cuda_take_planes(const struct matmul_problem *p, struct matmul_cuda_operand *o);
 
 // matmul_cuda_split.c
 bool matmul_cuda_split_serves(const void *problem, const struct tsri_limits *limits);
@@ -176,22 +199,8 @@ bool matmul_cuda_fp8_serves(const void *problem, const struct tsri_limits *limit
 tsr_status matmul_cuda_fp8_prepare(tsr_context *, const void *, const struct tsri_plan *);
 tsr_status matmul_cuda_fp8_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 bool matmul_cuda_fp8_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program);
-struct tsri_cuda_program matmul_cuda_lines8_program(void);
 
-// DTYPE of a product's kernels: a's, or beside fp8 the one of c, bias and residual that has 16 bits.
-tsr_dtype matmul_cuda_dtype(const struct matmul_problem *p);
-
-// A stack of matrices, element (line, x) at data + line * `line` + x * `step`, copied to lines of `destination`.
-struct matmul_cuda_copy {
-    const void *source;
-    int64_t line, step, batch[MATMUL_MAX_BATCH_DIMS];
-    void *destination;
-    int64_t destination_line, destination_batch;
-    int64_t lines, width, filled; // of the destination's lines, with zeros
-    const int64_t *shape;         // of the batch, MATMUL_MAX_BATCH_DIMS
-};
-struct tsri_cuda_program matmul_cuda_copy_program(tsr_dtype dtype);
-tsr_status matmul_cuda_copy(tsr_context *ctx, const char *op, tsr_dtype dtype,
-                            const struct matmul_cuda_copy *copy);
+// matmul_cuda_kernels.c
+bool matmul_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
 
 #endif

@@ -23,19 +23,6 @@ enum {
 
 // ---- Operands ---------------------------------------------------------------------------------
 
-// k is filled up to whole blocks in every plane; along it planes lie one behind the other.
-void matmul_cuda_take_planes(const struct matmul_problem *p, struct matmul_cuda_operand *o) {
-    const int64_t k = (int64_t)tsri_round_up((size_t)p->k, UNIT_BYTES / 2) * MATMUL_PLANES;
-    const bool is_shared = o->batch[0] == 0 && o->batch[1] == 0 && o->batch[2] == 0;
-    o->is_copied = true;
-    *(o->is_mn ? &o->lines : &o->width) = k;
-    o->line = (int64_t)tsri_round_up((size_t)o->width, 8);
-    o->num_matrices = is_shared ? 1 : p->num_batches;
-    int64_t stride = is_shared ? 0 : o->lines * o->line;
-    for (int i = MATMUL_MAX_BATCH_DIMS - 1; i >= 0; stride *= p->batch[i--]) o->batch[i] = stride;
-    o->bytes = tsri_round_up((size_t)(o->num_matrices * o->lines * o->line) * 2, 256);
-}
-
 // data: where the operand is, or its copy.
 static bool map_operand(const struct matmul_problem *p, const struct matmul_cuda_operand *o,
                         enum matmul_cuda_kind kind, const void *data,

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matmul on CUDA: the tiles, which operands are copied, and what follows for a launch and its workspace. Pure.
 #include "ops/matmul/cuda/matmul_cuda.h"
+#include "ops/matmul/cuda/matmul_wgmma_params.h"
 
 enum {
     LINE_BYTES = 16,          // what copies to shared memory move
+    UNIT_BYTES = 128,         // of a line of a box of planes
     FMA_PROMOTE = 512,        // as in matmul_fma.cu
     MMA_PROMOTE = 2048,       // as in matmul_mma.cu
     WGMMA_PROMOTE = 16384,    // for c of 16 bits, with matmul_wgmma_drift
@@ -129,6 +131,20 @@ static void copy_operand(const struct matmul_problem *p, struct matmul_cuda_oper
     o->bytes = tsri_round_up((size_t)(o->num_matrices * o->lines * o->line * element), 256);
 }
 
+// Makes of an operand its planes: matmul_wgmma_params.h. k is filled up to whole blocks in every plane; along it planes lie one
+// behind the other.
+static void take_planes(const struct matmul_problem *p, struct matmul_cuda_operand *o) {
+    const int64_t k = (int64_t)tsri_round_up((size_t)p->k, UNIT_BYTES / 2) * MATMUL_PLANES;
+    const bool is_shared = o->batch[0] == 0 && o->batch[1] == 0 && o->batch[2] == 0;
+    o->is_copied = true;
+    *(o->is_mn ? &o->lines : &o->width) = k;
+    o->line = (int64_t)tsri_round_up((size_t)o->width, 8);
+    o->num_matrices = is_shared ? 1 : p->num_batches;
+    int64_t stride = is_shared ? 0 : o->lines * o->line;
+    for (int i = MATMUL_MAX_BATCH_DIMS - 1; i >= 0; stride *= p->batch[i--]) o->batch[i] = stride;
+    o->bytes = tsri_round_up((size_t)(o->num_matrices * o->lines * o->line) * 2, 256);
+}
+
 // like: the operand whose direction of lines this one must share.
 static struct matmul_cuda_operand take(const struct matmul_problem *p,
                                        const struct matmul_matrix *t, int64_t extent,
@@ -153,7 +169,7 @@ static struct matmul_cuda_operand take(const struct matmul_problem *p,
     const bool has_map = is_along_k || kind == MATMUL_WGMMA;
     const bool overlap = has_map && o.lines > 1 && o.line < o.width;
     if (kind == MATMUL_BF16X6)
-        matmul_cuda_take_planes(p, &o);
+        take_planes(p, &o);
     else if (o.is_copied || (needs_aligned && !o.is_vector) || overlap)
         copy_operand(p, &o, (int64_t)tsr_dtype_bytes(t->dtype));
     return o;

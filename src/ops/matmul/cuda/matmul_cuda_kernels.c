@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matmul on CUDA: every kernel of the operation, by index, of all its variants.
+#include "ops/matmul/cuda/matmul_cuda.h"
+
+// 16-bit products go to tensor cores, on Hopper all by wgmma but groups of few rows and deep products of few tiles.
+static bool list_tiles(enum matmul_cuda_kind kind, tsr_dtype dtype, int cuda_arch, int *index,
+                       struct tsri_cuda_program *program) {
+    int num_tiles;
+    const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(kind, &num_tiles);
+    for (int i = 0; i < num_tiles; i++) {
+        if (!matmul_cuda_has_tile(kind, i, dtype) || (*index)-- > 0) continue;
+        *program = matmul_cuda_tile_program(kind, &tiles[i], dtype, false);
+        program->is_rare =
+            kind == MATMUL_FMA ? dtype != TSR_F32 : cuda_arch == 90 && tiles[i].block_m > 32;
+        return true;
+    }
+    return false;
+}
+
+bool matmul_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
+    for (int d = 0; d < TSRI_NUM_CUDA_DTYPES; d++) {
+        tsr_dtype dtype = tsri_cuda_dtypes[d];
+        if (list_tiles(MATMUL_FMA, dtype, cuda_arch, &index, program)) return true;
+        if (dtype != TSR_F32 && index-- == 0) {
+            int num_tiles;
+            const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(MATMUL_FMA, &num_tiles);
+            *program =
+                matmul_cuda_tile_program(MATMUL_FMA, &tiles[MATMUL_FMA_FP8_TILE], dtype, true);
+            program->is_rare = dtype == TSR_F16 || cuda_arch == 90;
+            return true;
+        }
+        if (dtype != TSR_F32 && cuda_arch == 90 && matmul_cuda_fp8_kernel(&index, dtype, program))
+            return true;
+        if (dtype != TSR_F32 && cuda_arch >= 80 &&
+            list_tiles(MATMUL_MMA, dtype, cuda_arch, &index, program))
+            return true;
+        if (dtype != TSR_F32 && cuda_arch == 90 && matmul_cuda_wgmma_kernel(&index, dtype, program))
+            return true;
+        if (dtype != TSR_F32 && cuda_arch == 90 && matmul_cuda_split_kernel(&index, dtype, program))
+            return true;
+        if (dtype == TSR_F32 && cuda_arch == 90 && matmul_cuda_f32_kernel(&index, program))
+            return true;
+        *program = tsri_cuda_dtype_program("ops/matmul/cuda/matmul_gemv.cu", "matmul_gemv", dtype);
+        program->is_rare = dtype != TSR_F32;
+        if (index-- == 0) return true;
+        *program = matmul_cuda_reduce_program(dtype);
+        program->is_rare = dtype == TSR_F16 && cuda_arch == 90;
+        if (index-- == 0) return true;
+        *program =
+            dtype == TSR_F16 ? matmul_cuda_lines8_program() : matmul_cuda_copy_program(dtype);
+        if (index-- == 0) return true;
+    }
+    return false;
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matmul on Hopper: what the copy engine can take as it lies, and what it is told of it. Pure.
+#include "cuda/cuda_tensor_map.h"
+#include "ops/matmul/cuda/matmul_cuda.h"
+#include "ops/matmul/cuda/matmul_wgmma_params.h"
+
+enum { C_LINES = 16 }; // of a box of c
+
+bool matmul_cuda_map_lines(const struct matmul_problem *p, const int64_t *batch, int64_t width,
+                           int64_t lines, int64_t line, struct tsri_tensor_map_args *args,
+                           int is_batched[MATMUL_MAX_BATCH_DIMS]) {
+    if (lines <= 1) line = (int64_t)tsri_round_up((size_t)width, (size_t)args->box[0]);
+    args->size[0] = width;
+    args->size[1] = lines;
+    args->stride[0] = 1;
+    args->stride[1] = line;
+    args->is_swizzled = true;
+    for (int i = 0; i < MATMUL_MAX_BATCH_DIMS; i++) {
+        int dim = TSRI_TENSOR_MAP_RANK - 1 - i;
+        is_batched[i] = p->batch[i] > 1 && batch[i] != 0;
+        args->size[dim] = is_batched[i] ? p->batch[i] : 1;
+        args->stride[dim] = is_batched[i] ? batch[i] : line;
+    }
+    return line >= width && tsri_tensor_map_fits(args);
+}
+
+// 128 bytes of 16 rows at a time. A store touches all of 16 bytes of which it has the first.
+bool matmul_cuda_map_rows(const struct matmul_problem *p, const struct matmul_matrix *t,
+                          struct tsri_tensor_map_args *args) {
+    int is_batched[MATMUL_MAX_BATCH_DIMS];
+    const int64_t element = (int64_t)tsr_dtype_bytes(t->dtype);
+    *args = (struct tsri_tensor_map_args){
+        .data = t->data, .dtype = t->dtype, .box = {(int)(128 / element), C_LINES, 1, 1, 1}};
+    bool fits = p->n * element % 16 == 0 &&
+                matmul_cuda_map_lines(p, t->batch, p->n, p->m, t->row, args, is_batched);
+    for (int i = 0; i < MATMUL_MAX_BATCH_DIMS; i++) // the kernel counts along all of c's dimensions
+        fits = fits && (p->batch[i] == 1 || is_batched[i]);
+    return fits;
+}
+
+int matmul_cuda_wgmma_end(const struct matmul_problem *p) {
+    if (p->c.dtype != p->a.dtype || p->b_up.data != NULL || p->residual.data != NULL ||
+        p->is_accumulating)
+        return MATMUL_END_RICH;
+    return p->activation == TSR_ACTIVATION_NONE && p->bias == NULL ? MATMUL_END_PLAIN
+                                                                   : MATMUL_END_ACTIVATED;
+}
+
+bool matmul_cuda_wgmma_is_short(const struct matmul_problem *p) {
+    struct tsri_tensor_map_args map;
+    return matmul_cuda_wgmma_end(p) != MATMUL_END_RICH && matmul_cuda_map_rows(p, &p->c, &map);
+}
