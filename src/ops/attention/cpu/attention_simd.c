@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of attention: what stands between the two products. A row is a run of keys, in fp32.
+// Rows of attention between its products, in fp32: scores q k^T become weights, and backward the gradients of the scores. A row is
+// a query's scores of a run of keys. attention_kernels.h says what each function does.
+// Floor: an exponential and some operations a score; the products are cpu/gemm.h's.
+// Limit: the products, 78 % of forward with heads of 64 and 1024 tokens; exponentials take 8 %, maxima 2 %.
+// Figures: docs/kernels/attention_cpu.md.
 #include <math.h>
 
 #include "cpu/simd.h"

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// dbias: a block owns BLOCK x BLOCK elements and goes through all batches, heads, queries and keys that add to one of
-// them, in their order, computing their scores anew in fp32: no atomics, the same bits in every run. A dimension that
-// bias repeats is summed over in the tile first, by one thread an element. The host defines
+// dbias (batch, heads, seqlen_q, seqlen_k, or 1 where bias repeats), for every dtype: a block owns BLOCK x BLOCK elements and goes
+// through all batches, heads, queries and keys that add to one of them, in their order, computing their scores anew in fp32: no
+// atomics, the same bits in every run. A dimension that bias repeats is summed over in the tile first, by one thread an element.
+// Floor: 2 (head_dim + head_dim_v) FLOPs in fp32 for each visible pair of query and key, dbias written once.
+// Limit: where bias has one row or one element for everything, blocks are few.
+// Figures: docs/kernels/attention_backward_cuda.md.
+// The host defines
 //     BLOCK (32 or 16)
 #define DEPTH 256
 #include "ops/attention/cuda/backward/attention_backward_fma.cuh"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Zeros in dbias with every dimension where flash3's backward does not come: tiles whose queries see none of
-// their keys. A block takes 128 keys of a head.
+// Zeros in dbias (batch, heads, seqlen_q, seqlen_k) where flash3's backward does not come: tiles whose queries see none of their
+// keys. A block takes 128 keys of a head.
+// Floor: those elements written once.
+// See docs/kernels/attention_backward_cuda.md (bias), which has figures of the whole call.
 #define ANY_DTYPE
 #include "ops/attention/cuda/backward/attention_backward_device.cuh"
 #include "ops/attention/cuda/backward/flash3/attention_backward_flash3_params.h"

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// dbias with one row for all queries, of what flash3's kernel of keys summed over these: a block takes FLASH3_ROW_KEYS keys and
-// goes through the batches and heads that share them, PARTS of them side by side, each sum in one order.
+// dbias with one row for all queries, of what flash3's kernel of keys summed over these, fp32 (batch, heads, seqlen_k): a block
+// takes FLASH3_ROW_KEYS keys and goes through the batches and heads that share them, PARTS of them side by side, each sum in one
+// order.
+// Floor: 4 bytes read for each batch, head and key.
+// Figures of the whole call: docs/kernels/attention_backward_cuda.md.
 #define ANY_DTYPE
 #include "ops/attention/cuda/backward/attention_backward_device.cuh"
 #include "ops/attention/cuda/backward/flash3/attention_backward_flash3_params.h"

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// dk and dv in fp32: a block owns BLOCK keys of a key head and goes through the queries that see one of them, head
-// after head of the group. The host defines
+// dk and dv in fp32 FMAs, for every dtype: a block owns BLOCK keys of a key head and goes through the queries that see one of them,
+// head after head of the group.
+// Floor: four products, 4 (head_dim + head_dim_v) FLOPs for each visible pair of query and key.
+// Limit: a block loads a tile, waits, then multiplies, and registers leave room for one block a multiprocessor.
+// Figures: docs/kernels/attention_backward_cuda.md.
+// The host defines
 //     DEPTH (128 or 256: columns at most), BLOCK (64, 32 or 16, with DEPTH 256 at most 32)
 #include "ops/attention/cuda/backward/attention_backward_fma.cuh"
 

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// dq in fp32: a block owns BLOCK queries of a head and goes through the keys that one of them sees. The host defines
+// dq in fp32 FMAs, for every dtype: a block owns BLOCK queries of a head and goes through the keys that one of them sees.
+// Floor: three products, 4 head_dim + 2 head_dim_v FLOPs for each visible pair of query and key.
+// Limit: as attention_backward_flash1_keys.cu.
+// Figures: docs/kernels/attention_backward_cuda.md.
+// The host defines
 //     DEPTH (128 or 256: columns at most), BLOCK (64, 32 or 16, with DEPTH 256 at most 32)
 #include "ops/attention/cuda/backward/attention_backward_fma.cuh"
 

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// dk and dv on tensor cores: a block owns keys of a key head and goes through the queries that see one of them, head
-// after head of the group. See attention_backward_flash2.cuh. With 256 columns (fp32: 128) a block has registers for one of the
-// two gradients: blocks of odd number compute dv then, those of even number dk.
+// dk and dv on tensor cores (mma.sync): a block owns keys of a key head and goes through the queries that see one of them, head
+// after head of the group. With 256 columns (fp32: 128) a block has registers for one of the two gradients: blocks of odd number
+// compute dv then, those of even number dk. attention_backward_flash2.cuh has the tiles and the macros.
+// Floor: four products, 4 (head_dim + head_dim_v) FLOPs for each visible pair of query and key, in fp32 three times as many in
+// tf32.
+// Limit: every warp reads all that passes by from shared memory.
+// Figures: docs/kernels/attention_backward_cuda.md, in fp32 docs/kernels/attention_cuda_fp32.md.
 #define IS_OF_KEYS 1
 #include "cuda/device/block.cuh"
 #include "ops/attention/cuda/backward/attention_backward_flash2.cuh"

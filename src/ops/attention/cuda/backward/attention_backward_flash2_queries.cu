@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// dq on tensor cores: a block owns queries of a head and goes through the keys that one of them sees. See
-// attention_backward_flash2.cuh.
+// dq on tensor cores (mma.sync): a block owns queries of a head and goes through the keys that one of them sees.
+// attention_backward_flash2.cuh has the tiles and the macros.
+// Floor: three products, 4 head_dim + 2 head_dim_v FLOPs for each visible pair of query and key, in fp32 three times as many in
+// tf32.
+// Limit: every warp reads all that passes by from shared memory.
+// Figures: docs/kernels/attention_backward_cuda.md, in fp32 docs/kernels/attention_cuda_fp32.md.
 #define IS_OF_KEYS 0
 #include "ops/attention/cuda/backward/attention_backward_flash2.cuh"
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention_backward_lse.cu for fp32 beside a bias, over the scores that flash2's kernels compute: among scores of -1e4 those that
 // round another way would be off by 1e-3, and the weights would not sum to 1.
+// Floor: 4 bytes a row read; rows with a large lse take one product, 2 head_dim FLOPs for each key that they see, three times as
+// many in tf32.
+// See docs/kernels/attention_backward_cuda.md (a large lse).
 #define IS_OF_KEYS 0
 #include "ops/attention/cuda/backward/attention_backward_flash2.cuh"
 #include "ops/attention/cuda/backward/attention_backward_lse.cuh"

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Beside a bias: rows whose lse is too large for one f32 to hold its digits, as where every key is masked by -1e9, are summed once
 // more, in fp32. A block looks at 128 queries of a head, and goes through those BLOCK of them of which one has such an lse.
+// Floor: 4 bytes a row read; rows that are summed take one product, 2 head_dim FLOPs for each key that they see.
+// Limit: where no lse is large, the launch.
+// Figures: docs/kernels/attention_backward_cuda.md.
 #define BLOCK 32
 #define DEPTH 128 // of sums over keys, which this kernel has none of
 #include "ops/attention/cuda/backward/attention_backward_fma.cuh"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The baseline, second pass: dq, or dk and dv, from the weights and gradients in memory. A block takes a row of them, a
-// thread its columns; rows that do not see each other are not multiplied.
+// The baseline, second pass: dq, or dk and dv, from the weights and gradients of the scores in memory. A block takes a row of them,
+// a thread its columns; rows that do not see each other are not multiplied.
+// Floor: 2 head_dim FLOPs and 4 bytes read for each visible pair of query and key and each of dq, dk and dv (dv: head_dim_v).
+// Figures: docs/kernels/attention_backward_cuda.md.
 #define ANY_DTYPE
 #include "ops/attention/cuda/backward/attention_backward_device.cuh"
 

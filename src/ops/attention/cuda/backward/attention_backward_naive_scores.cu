@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The baseline, first pass: weights after dropout and gradients of the scores go to memory, batch x num_heads_q x
-// seqlen_q x seqlen_k of each. A block takes a query, a thread its keys; what a query does not see is left as it is.
+// The baseline, first pass: weights after dropout and gradients of the scores go to memory, (batch, num_heads_q, seqlen_q,
+// seqlen_k) of each in fp32. A block takes a query, a thread its keys; what a query does not see is left as it is.
+// Floor: 2 (head_dim + head_dim_v) FLOPs and 8 bytes written for each visible pair of query and key.
+// Figures: docs/kernels/attention_backward_cuda.md.
 #define ANY_DTYPE
 #include "ops/attention/cuda/backward/attention_backward_device.cuh"
 

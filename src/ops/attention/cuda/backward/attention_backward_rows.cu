@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The statistics of rows that backward's tiles read: lse with rows that saw nothing marked, and delta = dout . out. A
-// block takes some rows of all heads, which mostly lie side by side in memory: some lanes share a row of a head, the next lanes
-// have the next head, and each goes down the rows, four of them at a time.
+// The statistics of rows (batch, heads, seqlen_q) that backward's tiles read: lse with rows that saw nothing marked, and delta =
+// dout . out. A block takes some rows of all heads, which mostly lie side by side in memory: some lanes share a row of a head, the
+// next lanes have the next head, and each goes down the rows, four of them at a time.
+// Floor: out, dout and lse read once, lse and delta written: 4 head_dim_v + 12 bytes a row in 16 bits. Short sequences pay for it:
+// it is a kernel ahead of the products.
+// Figures: docs/kernels/attention_backward_cuda.md.
 #define ANY_DTYPE
 #include "ops/attention/cuda/backward/attention_backward_device.cuh"
 

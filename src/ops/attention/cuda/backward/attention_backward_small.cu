@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention's backward of few queries and keys with heads of up to 128, for 16-bit dtypes by the tensor cores' m16n8k16, in one
-// launch. A block owns SMALL_KEYS keys of a head, the blocks of a head are a cluster. Each has all queries and dout of the head
-// in shared memory, computes delta itself, and goes once through the scores of its keys: dk and dv add up in registers, and
-// gradients of scores go to shared memory. Each block owns queries, too, and gets the gradients that the others have for them
-// through the cluster: dq is one product over all keys. Five products, every sum in one order, no atomics. Two
-// warps share 16 keys; one of them has the even tiles of queries, the other one the odd ones. The host defines
+// Attention's backward of up to 256 queries and keys (heads of 128: 128), for 16-bit dtypes by m16n8k16, in one launch. A block
+// owns SMALL_KEYS keys of a head, the blocks of a head are a cluster. Each has all queries and dout of the head in shared memory,
+// computes delta itself, and goes once through the scores of its keys: dk and dv add up in registers, gradients of scores go to
+// shared memory. Each block owns queries, too, and gets the gradients that the others have for them through the cluster: dq is one
+// product over all keys. Every sum has one order, no atomics. Two warps share 16 keys; one has the even tiles of queries, the other
+// the odd ones.
+// Floor: five products, 6 head_dim + 4 head_dim_v FLOPs for each pair. Limit: products, exponentials and products again, one after
+// the other, in four warps a scheduler. Figures: docs/kernels/attention_cuda_small.md.
+// The host defines
 //     DTYPE, HEAD_DIM (64 or 128: at least both head dims), UNITS (1; with heads of 64 1 or 2)
 #if !defined(UNITS) || !defined(HEAD_DIM)
 #error "UNITS or HEAD_DIM is not defined"

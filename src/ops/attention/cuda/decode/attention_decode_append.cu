@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode's new keys and values into the caches: a block for each new row of each sequence. Runs before the kernels that
-// do not do it themselves. The host defines
+// Decode's new keys and values (batch, seqlen_q, kv heads, head_dim) into the caches: a block for each new row of each sequence.
+// Runs before the kernels that do not do it themselves.
+// Floor: new rows read once and written once. It is a launch more, which those kernels save that append the rows that they read.
+// Figures: docs/kernels/attention_decode.md.
+// The host defines
 //     DTYPE (2: the tensors' own is known at run time)
 #include "ops/attention/cuda/decode/attention_decode_append.cuh"
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sequences of a decode whose lengths, offsets, positions or pages are not what the contract has them be: the twin of
-// attention_decode_metadata.c, where nobody can refuse the call. One block, a warp for each sequence in turn. The host defines
+// Counts the sequences of a decode whose lengths, offsets, positions or pages are not what the contract has them be: the twin of
+// attention_decode_metadata.c, where nobody can refuse the call. One block, a warp for each sequence in turn.
+// Floor: those integers read once. No page has figures.
+// The host defines
 //     DTYPE (2: the tensors' own does not matter)
 #include "ops/attention/cuda/decode/attention_decode_device.cuh"
 

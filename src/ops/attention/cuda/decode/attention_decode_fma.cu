@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode of f32 caches: up to 4 query rows of a key head against a chunk of its keys, in fp32 throughout. The host defines
+// Decode of f32 caches: up to 4 query rows of a key head against a chunk of its keys, in fp32 throughout. Four warps take KEYS keys
+// each in turn, 4 KiB of K and 4 KiB of V, as a lane holds 32 columns of its key. The lanes of a key add up their parts of the
+// scores; weights go through shared memory to the lanes that hold the columns of V. The next keys are on their way while these are
+// weighed, the next values while the next keys are. Softmax is online (arXiv:1805.02867) but for a reference that stays until a
+// score exceeds it by SLACK.
+// Floor: the caches read once, 8 head_dim bytes a key and key head.
+// Limit: reading memory; with many chunks the second launch.
+// Figures: docs/kernels/attention_decode.md.
+// The host defines
 //     DTYPE (2), DIMS (64, 128, 256: columns of a head, at least as many as it has), BLOCKS (of an SM)
-//
-// Four warps take KEYS keys each in turn, 4 KiB of K and 4 KiB of V, as a lane holds 32 columns of its key. The lanes of
-// a key add up their parts of the scores; weights go through shared memory to the lanes that hold the columns of V. The
-// next keys are on their way while these are weighed, the next values while the next keys are. Softmax is online
-// (arXiv:1805.02867) but for a reference that stays until a score exceeds it by SLACK.
 #include "ops/attention/cuda/decode/attention_decode_append.cuh"
 
 #define WARPS 4

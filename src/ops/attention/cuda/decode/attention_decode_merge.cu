@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode's partial results, one of each chunk of keys, into results: a block for each row of each tile that was split. Its
-// four warps go over every fourth chunk, and are added up in their order, so that bits are the same in every run. The
-// host defines
+// Decode's partial results, one of each chunk of keys, into results: a block for each row of each tile that was split. Its four
+// warps go over every fourth chunk, and are added up in their order, so that bits are the same in every run.
+// Floor: 4 head_dim + 8 bytes read for each chunk and row, the results written. It is a second launch; in 16 bits, tiles of few
+// chunks and few rows go by attention_decode_ends.cuh instead.
+// Figures: docs/kernels/attention_decode.md.
+// The host defines
 //     DTYPE (2: what is of another dtype is known at run time)
 #include "cuda/device/any_dtype.cuh"
 #include "ops/attention/cuda/decode/attention_decode_device.cuh"

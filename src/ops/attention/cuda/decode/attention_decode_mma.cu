@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode of 16-bit caches: up to 8 ROW_TILES query rows of a key head against a chunk of its keys, on tensor cores, so
-// that groups of heads cost no more than one. The host defines
+// Decode of 16-bit caches: up to 8 ROW_TILES query rows of a key head against a chunk of its keys, on tensor cores, so that groups
+// of heads cost no more than one. Four warps take 16 keys each in turn, K and V go from memory to registers and from there into the
+// products: s' = K q' and o' = V' p', with keys, then columns, as rows of a, so that queries fill only 8 columns of b. The next
+// keys are on their way while these are weighed, the next values while the next keys are. Softmax is online (arXiv:1805.02867) but
+// for a reference that stays until a score exceeds it by SLACK, which nearly none does.
+// Which column of a head is which of a product is free to choose, as long as both factors agree: lane (g, t) reads 16 bytes of keys
+// g and g + 8 at column 8 t, and of the values 2 t, 2 t + 1, + 8 at column 8 g.
+// Floor: the caches read once, 4 head_dim bytes a key and key head. Limit: reading memory; with few keys a block's start, with many
+// chunks the second launch. Figures: docs/kernels/attention_decode.md. The host defines
 //     DTYPE (3, 4), DIMS (64, 128, 256: columns of a head, at least as many as it has), ROW_TILES (1, 2), BLOCKS (of an SM)
-//
-// Four warps take 16 keys each in turn, K and V go from memory to registers and from there into the products: s' = K q'
-// and o' = V' p', with keys, then columns, as rows of a, so that queries fill only 8 columns of b. Which column of a
-// head is which of a product is free to choose, as long as both factors agree: lane (g, t) reads 16 bytes of keys g
-// and g + 8 at column 8 t, and of the values 2 t, 2 t + 1, + 8 at column 8 g. The next keys are on their way while these
-// are weighed, the next values while the next keys are. Softmax is online (arXiv:1805.02867) but for a reference that stays
-// until a score exceeds it by SLACK, which nearly none does.
 #include "ops/attention/cuda/decode/attention_decode_mma.cuh"
 
 // ---- Queries ----------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode, the simple way: a block for each query of each head, whose four warps go over every fourth key it sees, one
-// at a time. The host defines
+// Decode, the simple way: a block for each query of each head, whose four warps go over every fourth key it sees, one at a time.
+// Floor: that of attention_decode_mma.cu; the caches are read once for each query head.
+// See docs/kernels/attention_decode.md.
+// The host defines
 //     DTYPE (2, 3, 4)
 #include "ops/attention/cuda/decode/attention_decode_device.cuh"
 

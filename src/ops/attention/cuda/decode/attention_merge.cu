@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Results of attention to parts of the keys into one: a warp for each row, in which a lane has four columns of 128 at a
-// time and, for the weights, a part of 32. Parts are added in order (arXiv:1805.02867). The host defines
+// Results of attention to parts of the keys, (parts, rows, columns) with an lse each, into one: a warp for each row, in which a
+// lane has four columns of 128 at a time and, for the weights, a part of 32. Parts are added in order (arXiv:1805.02867).
+// Floor: outs and lses read once, out and lse written once. docs/kernels/attention_decode.md has no figures of it.
+// The host defines
 //     DTYPE (2: the tensors' own are known at run time)
 #include "cuda/device/any_dtype.cuh"
 #include "ops/attention/cuda/decode/attention_decode_params.h"

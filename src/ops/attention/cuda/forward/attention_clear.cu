@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packed tensors: rows of no sequence become 0, in lse -inf. Such rows lie before the first sequence, after the last, and
-// behind one that is cut at the longest length: from the end of each sequence to the start of the next. Runs before
-// the kernel that writes the sequences, which may overlap what is cleared where offsets fall. The host defines
+// Packed tensors: rows of no sequence become 0, in lse -inf. Such rows lie before the first sequence, after the last, and behind
+// one that is cut at the longest length: from the end of each sequence to the start of the next. Runs before the kernel that writes
+// the sequences, which may overlap what is cleared where offsets fall.
+// Floor: those rows written once.
+// See docs/kernels/attention_cuda.md.
+// The host defines
 //     DTYPE (2: bytes alone count)
 #include "ops/attention/cuda/attention_device.cuh"
 

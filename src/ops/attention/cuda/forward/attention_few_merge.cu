@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runs of keys of cuda-few put together: as many threads as there are fours of columns for each row, the runs in their
-// order. The host defines
+// The runs of keys of cuda-few put together: as many threads as there are fours of columns for each row, the runs in their order.
+// Floor: 4 dims + 8 bytes read for each run and row, the results written. With one query this kernel is what limits cuda-few.
+// Figures: docs/kernels/attention_cuda_small.md.
+// The host defines
 //     DTYPE (2: what is of another dtype is known at run time)
 #include "cuda/device/any_dtype.cuh"
 #include "ops/attention/cuda/attention_device.cuh"

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention's forward in fp32 arithmetic with any dtype, head and alignment, after FlashAttention (Dao et al.,
-// arXiv:2205.14135): tiles of scores that never leave the multiprocessor, a running maximum and sum of each query. A block
-// has 64 queries of a head and goes over the keys; keys and then values of a tile use the same shared memory. The
-// host defines
+// Attention's forward, out = softmax(scale q k^T + terms) v, in fp32 FMAs with any dtype, head and alignment, after FlashAttention
+// (Dao et al., arXiv:2205.14135): tiles of scores that never leave the multiprocessor, a running maximum and sum of each query. A
+// block has 64 queries of a head and goes over the keys; keys and then values of a tile use the same shared memory.
+// Floor: two products, 2 (head_dim + head_dim_v) FLOPs in fp32 for each visible pair of query and key, and an exponential.
+// Figures: docs/kernels/attention_cuda.md.
+// The host defines
 //     DTYPE, HEAD_DIM, BLOCK_N (attention_fma.cuh)
 #include "ops/attention/cuda/attention_fma.cuh"
 

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention's forward by the tensor cores' mma.sync: FlashAttention-2 (Dao, arXiv:2307.08691). A block keeps 64 or 128
-// queries of a head, each warp 16 or 32 of them with their output in registers, and goes over the keys in tiles,
-// the next of which is on its way into shared memory meanwhile. Weights never leave the registers: accumulators of
-// the first product are an operand of the second. The maximum that weights are relative to is renewed only where it grows by
-// more than 8 in log2, which no weight minds and most tiles do not (as FlashAttention-4 does). The host defines
+// Attention's forward by the tensor cores' mma.sync: FlashAttention-2 (Dao, arXiv:2307.08691). A block keeps 64 or 128 queries of a
+// head, each warp 16 or 32 of them with their output in registers, and goes over the keys in tiles, the next of which is on its way
+// into shared memory meanwhile. Weights never leave the registers: accumulators of the first product are an operand of the second.
+// The maximum that weights are relative to is renewed only where it grows by more than 8 in log2, which no weight minds and most
+// tiles do not (as FlashAttention-4 does).
+// Floor: 2 (head_dim + head_dim_v) FLOPs for each visible pair of query and key, in fp32 three times as many in tf32, and an
+// exponential. Limit: in fp32 two warps a scheduler, which want the tensor cores at once or not at all. Figures:
+// docs/kernels/attention_cuda.md, in fp32 docs/kernels/attention_cuda_fp32.md.
+// The host defines
 //     DTYPE, HEAD_DIM, BLOCK_N, FEATURES (attention_mma.cuh)
 
 #include "cuda/device/numbers.cuh"

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention's forward by Hopper's asynchronous products and its copy engine, after FlashAttention-3 (Shah et al.,
-// arXiv:2407.08608). One warp asks for tiles of queries, keys and values, as far ahead as there is room, over the borders of
-// tasks; the warpgroups beside it have 64 queries each and multiply. While the values of one tile are multiplied, the scores of
-// the next are there already and become weights; and warpgroups take turns in ordering products, so that the softmax of
-// one runs under the products of the other. The host defines
+// arXiv:2407.08608). One warp copies tiles of queries, keys and values ahead, over the borders of tasks; warpgroups of 64 queries
+// each multiply. While the values of one tile are multiplied, the scores of the next become weights; warpgroups take turns in
+// ordering products, so that one's softmax runs under another's products.
+// Floor: 2 (head_dim + head_dim_v) FLOPs for each visible pair of query and key, and an exponential, which lasts as long with heads
+// of 64. Limit: in long calls the card's power; in short ones a task's first softmax and its output. Figures:
+// docs/kernels/attention_cuda.md.
+// The host defines
 //     DTYPE, HEAD_DIM, HEAD_DIM_V, BLOCK_N (attention_mma.cuh), TERMS (1: ALiBi, 2: softcap, 4: dropout, 8: a bias in
 //     DTYPE, 16 with 8: a bias in fp32, added up),
 //     GROUPS (warpgroups that multiply), Q_STAGES, STAGES, BIAS_STAGES (tiles of queries, of keys and of values, and of

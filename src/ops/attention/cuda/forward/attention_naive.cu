@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The baseline that attention is measured against: a matrix of all scores in memory, (batch, num_heads_q, seqlen_q, seqlen_k)
-// in fp32, in three launches of this kernel. Scores; softmax, a warp a row; product with the values. The host
-// defines
+// The baseline that attention is measured against: a matrix of all scores in memory, (batch, num_heads_q, seqlen_q, seqlen_k) in
+// fp32, in three launches of this kernel. Scores; softmax, a warp a row; product with the values.
+// Floor: that of attention_flash1.cu; the matrix is written twice and read twice on top, 16 bytes a score.
+// Figures: docs/kernels/attention_cuda.md.
+// The host defines
 //     DTYPE, HEAD_DIM (256), BLOCK_N (attention_fma.cuh)
 #include "ops/attention/cuda/attention_fma.cuh"
 

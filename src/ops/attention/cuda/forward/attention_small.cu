@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention's forward of few keys, for 16-bit dtypes by the tensor cores' m16n8k16. What such a call takes is the way to memory and
-// back, and then the one of a warp through its keys, in which everything waits for what is ahead of it. So the way to memory is
-// gone once: a block asks for 16 ROWS queries of a head and all the keys, then for all the values, before anything else. And
-// the other one is short: GROUPS warps share 16 queries, each has a part of the keys and goes through it once, with all its
-// scores in registers; what they have is put together by all of them, each for some of the columns. The blocks come in before
-// the kernel ahead has ended, and know by then what they are for. The host defines
+// Attention's forward of up to 256 keys, for 16-bit dtypes by the tensor cores' m16n8k16. A block asks for 16 ROWS queries of a
+// head and all the keys, then for all the values, before anything else, so that it goes to memory once. GROUPS warps share 16
+// queries; each goes once through its part of the keys, with all its scores in registers, and all of them put together what they
+// have, each for some of the columns. The blocks come in before the kernel ahead has ended, and know by then what they are for.
+// Floor: q, k and v read once, out written once; 2 (head_dim + head_dim_v) FLOPs for each visible pair of query and key.
+// Limit: the way to memory and back, then that of a warp through its keys, each step waiting for the one ahead.
+// Figures: docs/kernels/attention_cuda_small.md.
+// The host defines
 //     DTYPE, HEAD_DIM (attention_mma.cuh)
 #define ROWS 2 // warps beside each other
 #define GROUPS (8 / ROWS)

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention's forward of up to 64 queries and keys where there are many heads. What such a call takes is the bytes, so a block has
-// little of its own and many blocks share a multiprocessor, one's copies beside the other's products: a warp has 16 queries of a
-// head and goes through all its keys at once, by m16n8k16, with nothing to put together; four warps have one, two or four
-// heads. The host defines
+// Attention's forward of up to 64 queries and keys where there are many heads. A block has little of its own and many blocks share
+// a multiprocessor, one's copies beside the other's products: a warp has 16 queries of a head and goes through all its keys at
+// once, by m16n8k16, with nothing to put together; four warps have one, two or four heads.
+// Floor: q, k and v read once, out written once.
+// Limit: those bytes.
+// Figures: docs/kernels/attention_cuda_small.md.
+// The host defines
 //     DTYPE, HEAD_DIM (attention_mma.cuh)
 #define WARPS 4
 #define BLOCK_M 16 // queries of a warp

@@ -2,8 +2,12 @@
 // Attention's forward of up to 256 keys where there are too many heads for attention_small.cu's blocks to run side by side: by
 // Hopper's asynchronous products, for heads of up to 64. A block has two tiles of 64 queries of a head, the first and the last one
 // that are left, which see as much together as any other two under a causal mask. A warpgroup has one of them and up to 128 keys,
-// goes through these once, with all its scores in registers, and the two of a tile put together what they have, each
-// for half of the columns. The host defines
+// goes through these once, with all its scores in registers, and the two of a tile put together what they have, each for half of
+// the columns.
+// Floor: that of attention_small.cu.
+// Limit: the copies until the first tile is there.
+// Figures: docs/kernels/attention_cuda_small.md.
+// The host defines
 //     DTYPE
 #define HEAD_DIM 64
 #define BLOCK_M 64 // of a tile

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // dbias by Hopper's asynchronous products, where bias is one for several batches or heads: a block owns 128 x 128 elements and goes
-// through the batches and heads that add to them, in their order, computing their scores and dout v anew. So sums have one
-// order, no memory but dbias is written, and every run gives the same bits. One warp copies, two warpgroups of 64 queries
-// each multiply; queries are rows, so that what a thread sums is what it stores. The host defines
+// through the batches and heads that add to them, in their order, computing their scores and dout v anew. So sums have one order,
+// no memory but dbias is written, and every run gives the same bits. One warp copies, two warpgroups of 64 queries each multiply;
+// queries are rows, so that what a thread sums is what it stores.
+// Floor: two products, 2 (head_dim + head_dim_v) FLOPs for each visible pair of query and key, dbias written once.
+// Figures: docs/kernels/attention_backward_cuda.md.
+// The host defines
 //     DTYPE, HEAD_DIM (64, 128: rows are filled up with zeros), IS_F32 (the bias is fp32, not DTYPE)
 #include "cuda/device/tma.cuh"
 #include "cuda/device/wgmma.cuh"

@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // Backward of long heads by Hopper's asynchronous products, one gradient at a time: a block owns 128 rows of it, 64 for each of two
-// warpgroups, whose sums fill the registers, and goes through tiles of 64 rows that one thread copies. The scores are computed
-// anew for every gradient, eight products instead of five; in return nothing is summed in memory, and weights and gradients of
-// scores never leave the registers. Blocks of dq, which have the most to do, come first. The host defines
+// warpgroups, whose sums fill the registers, and goes through tiles of 64 rows that one thread copies. Blocks of dq, which have the
+// most to do, come first. The scores are computed anew for every gradient; in return nothing is summed in memory, and weights and
+// gradients of scores never leave the registers.
+// Floor: five products, 6 head_dim + 4 head_dim_v FLOPs for each visible pair of query and key; this does eight, 10 head_dim + 6
+// head_dim_v, as registers do not hold dk and dv of 64 keys.
+// Figures: docs/kernels/attention_backward_cuda.md.
+// The host defines
 //     DTYPE, HEAD_DIM (of q, k), HEAD_DIM_V (of v, dout): 192 and 128, or 256 both
-//
-//         owned       passing     sums
-//     dv  k           q, dout     weights^T dout
-//     dk  k, v        q, dout     gradients of scores^T q
-//     dq  q, dout     k, v        gradients of scores k
-//
-// Not finite numbers in rows that are summed over would leak through weights of 0: in tiles that not every pair of which sees each
-// other such pieces become 0 and all that their row's pairs add NaN.
 #include "cuda/device/tma.cuh"
 #include "cuda/device/wgmma.cuh"
 #include "ops/attention/cuda/backward/attention_backward_device.cuh"
 #include "ops/attention/cuda/backward/flash3/attention_backward_flash3_params.h"
 
 // What a block owns rows of: dv, dk or dq. A literal, in functions that are compiled for each of them.
+//         owned       passing     sums
+//     dv  k           q, dout     weights^T dout
+//     dk  k, v        q, dout     gradients of scores^T q
+//     dq  q, dout     k, v        gradients of scores k
+// Not finite numbers in rows that are summed over would leak through weights of 0. In tiles where not all pairs see each other such
+// pieces become 0, and all that their row's pairs add NaN.
 #define OF_VALUES 0
 #define OF_KEYS 1
 #define OF_QUERIES 2

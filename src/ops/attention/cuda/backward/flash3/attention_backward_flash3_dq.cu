@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// dq of flash3's sums: scaled, rounded and in its rows. A block takes a tile of 32 KiB of sums (192 columns: 48), which lies
-// there in the order of the accumulators of two warpgroups: the second one's columns lie beside the first one's, or with 64
-// columns its rows below them; with 192 each has 64 columns from its end and half of those in the middle.
+// dq (batch, seqlen_q, heads, head_dim) of flash3's sums: scaled, rounded and in its rows. A block takes a tile of 32 KiB of sums
+// (192 columns: 48), which lies there in the order of the accumulators of two warpgroups: the second one's columns lie beside the
+// first one's, or with 64 columns its rows below them; with 192 each has 64 columns from its end and half of those in the middle.
+// Floor: sums read and dq written once, 6 bytes an element. Short sequences pay for it: it is a kernel behind the products.
+// Figures: docs/kernels/attention_backward_cuda.md.
 #define ANY_DTYPE
 #include "ops/attention/cuda/backward/attention_backward_device.cuh"
 #include "ops/attention/cuda/backward/flash3/attention_backward_flash3_params.h"

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward by Hopper's asynchronous products, after FlashAttention-3 (Shah et al., arXiv:2407.08608): a block owns a tile of
-// keys and goes through the queries that see one of them, head after head of the group, from the last to the first. One thread
-// copies, two warpgroups of 64 keys each multiply, two more threads bring away what they add to dq. Scores are computed with
-// keys as rows, so that weights and the gradients of scores, narrowed, are operands of the products for dv and dk as they lie
-// in registers; the gradients alone go through shared memory, for dq = gradients^T k.
-//
-// dq is summed in memory, in fp32, by the copy engine. Every tile of queries has a number of turns taken: a block adds after those
-// that own the keys before its own, so that sums have one order and every run the same bits. Tasks are handed out in an
-// order in which all who must add before have begun before: nobody waits for one that does not run.
-//
-// Not finite numbers in rows that are summed over would leak through weights of 0. Such pieces of queries and dout become 0, and
-// their row's weights NaN, in tiles that not every pair of which sees each other; keys that hold some become 0 where there are
-// such tiles, their gradients and those of all queries that see them NaN. The host defines
+// Backward by Hopper's asynchronous products, after FlashAttention-3 (Shah et al., arXiv:2407.08608): a block owns 128 keys and
+// goes through the queries that see one of them, head after head of the group, from the last to the first. One thread copies, two
+// warpgroups of 64 keys each multiply, two more threads bring away what they add to dq. Scores have keys as rows, so that weights
+// and gradients of scores, narrowed, are operands in registers of the products for dv and dk; the gradients alone go through shared
+// memory, for dq = gradients^T k. The copy engine sums dq in memory in fp32, in turns: a block adds to a tile of queries after
+// those that own the keys before its own, so that every run has the same bits. Tasks are handed out in an order in which all who
+// must add before have begun before.
+// Not finite numbers of rows that are summed over would leak through weights of 0. In tiles where not all pairs see each other such
+// pieces of queries and dout become 0, their rows' weights NaN; keys that have some become 0, the gradients of all their pairs NaN.
+// Floor: five products, 6 head_dim + 4 head_dim_v FLOPs for each visible pair of query and key, and an exponential.
+// Limit: shared memory (heads of 128: 2,944 cycles a step, products 2,560), the card's power.
+// Figures: docs/kernels/attention_backward_cuda.md.
+// The host defines
 //     DTYPE, HEAD_DIM (64, 128: rows are filled up with zeros), TERMS (attention_backward_flash3_terms.cuh; 0: none),
 //     AHEAD (attention_backward_flash3_params.h)
 #include "cuda/device/block.cuh"

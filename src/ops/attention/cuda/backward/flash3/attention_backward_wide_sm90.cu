@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward by five products for heads of 192 with values of 128. All around the products is
-// attention_backward_flash3_sm90.cu's: who owns what, the order in which dq is summed, what becomes of numbers that are not
-// finite. dk and dv of 64 keys leave a thread 80 of its 240 registers, and what else there is fills shared memory. So
+// Backward by five products for heads of 192 with values of 128. All around the products is attention_backward_flash3_sm90.cu's:
+// who owns what, the order in which dq is summed, what becomes of numbers that are not finite. dk and dv of 64 keys leave a thread
+// 80 of its 240 registers, and what else there is fills shared memory. So
 //   - gradients of weights come in halves of 32 queries, the first beside the weights, the second behind the first's;
 //   - dk takes gradients of scores from shared memory, of which there is one tile, and has no operands in registers;
 //   - a step's last product, dk, is ordered behind the scores of the next, so that it runs beside their weights;
 //   - addresses are found anew where they are used, in registers that a warp's threads share.
-// A warpgroup's 96 columns of dq are 64 of a slab and half of the one that lies between both groups': that comes last in memory, so
-// that one product takes them. The host defines DTYPE.
+// Floor: 6 x 192 + 4 x 128 FLOPs for each visible pair of query and key, and an exponential.
+// Figures: docs/kernels/attention_backward_cuda.md.
+// The host defines DTYPE.
 #include "cuda/device/tma.cuh"
 #include "cuda/device/wgmma.cuh"
 #include "ops/attention/cuda/backward/attention_backward_device.cuh"
@@ -20,6 +21,8 @@
 #define HAS_FINAL_DQ 0
 #define KEY_STAGES 1
 
+// A warpgroup's 96 columns of dq are 64 of a slab and half of the one that lies between both groups': that comes last in memory, so
+// that one product takes them.
 enum {
     OWNED = FLASH3_OWNED,
     PASSING = FLASH3_PASSING(HEAD_DIM),
