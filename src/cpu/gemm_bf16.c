@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Micro-kernels and packing of bf16 products.
-//
-// vdpbf16ps: 6 rows by 64 columns in 24 accumulators, as the FMA kernel of gemm_simd.c; a step takes a
-// pair of k. AMX: 32 x 32 in four tiles, the most that two tiles of A and two of B can serve: a step of
-// 32 of k is four loads of 1 KiB for four products.
+// c (m x n, fp32) = or += a (m x k) b (k x n) of bf16, on two units: micro-kernels, and the packing that both share.
+// vdpbf16ps: 6 rows by 64 columns in 24 accumulators, as the FMA kernel of gemm_simd.c; a step takes a pair of k. AMX: 32 x 32 in
+// four tiles, the most that two tiles of A and two of B can serve: a step of 32 of k is four loads of 1 KiB for four products.
+// Floor: 2 m n k FLOPs at the unit's rate out of registers, which `tessera info` measures.
+// Figures: docs/kernels/matmul_cpu_bf16.md.
 #include "cpu/gemm_bf16.h"
 
 #include "cpu/simd.h"

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// GEMM micro-kernel and packing, compiled once per instruction set.
-//
-// The register tile is MR rows by NV vectors: 6 x 64 floats on AVX-512 (24 accumulators of 32
-// registers), 6 x 16 on AVX2 (12 of 16), 4 x 4 on plain C. Each step of k loads NV vectors of B and
-// broadcasts MR elements of A. Six rows are few enough streams that A can stay where it is when its rows
-// are contiguous, at some loss (docs/kernels/matmul_cpu.md); B is packed to panels of NR columns so that its
-// loads are aligned and sequential.
-// After Goto and van de Geijn (2008) and BLIS (Van Zee and van de Geijn, 2015).
+// c (m x n, fp32) = or += a (m x k) b (k x n): micro-kernel and packing, compiled once per instruction set.
+// The register tile is MR rows by NV vectors: 6 x 64 floats on AVX-512 (24 accumulators of 32 registers), 6 x 16 on AVX2 (12 of
+// 16), 4 x 4 on plain C. Each step of k loads NV vectors of B and broadcasts MR elements of A. Six rows are few enough streams that
+// A can stay where it is when its rows are contiguous, at some loss; B is packed to panels of NR columns so that its loads are
+// aligned and sequential. After Goto and van de Geijn (2008) and BLIS (Van Zee and van de Geijn, 2015).
+// Floor: 2 m n k FLOPs at the FMA rate out of registers (`tessera info`).
+// Limit: on AVX-512 the tile's loads of A and B.
+// Figures: docs/kernels/matmul_cpu.md.
 #include "cpu/gemm.h"
 
 #include "core/core_tensor.h"

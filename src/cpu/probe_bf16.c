@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Probes of the units that multiply bf16, on registers alone. See probe_simd.c for FMA.
+// Probes of the units that multiply bf16, vdpbf16ps and the tiles of AMX, on registers alone (tessera/probe.h). `tessera info`
+// prints their rates, against which docs/kernels/matmul_cpu_bf16.md holds the kernels. See probe_simd.c for FMA.
 #include "cpu/gemm_bf16.h"
 #include "cpu/probe_kernels.h"
 #include "cpu/simd.h"

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Probe kernels, compiled once per instruction set: what the machine can do when nothing stands in
-// the way. Empty asm statements with operands tell the compiler that a value is used and that
-// memory may have changed, so it can neither drop a sweep nor merge two.
+// Probe kernels (tessera/probe.h), compiled once per instruction set: the rates at which one thread multiplies and adds on
+// registers, and reads, writes, copies and updates memory. `tessera info` prints them; they are the ceilings that docs/kernels/
+// compares with.
+// Empty asm statements with operands tell the compiler that a value is used and that memory may have changed, so it can neither
+// drop a sweep nor merge two.
 #include "cpu/probe_kernels.h"
 #include "cpu/simd.h"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A known amount of work, for the machine's ceilings (tessera/probe.h): memory read, written, copied or updated in groups
-// of 16 bytes, four on their way in each thread; or fused multiply-adds on registers alone. The host defines
+// A known amount of work, for the card's ceilings (tessera/probe.h; `tessera info --device cuda` prints them): memory read,
+// written, copied or updated in groups of 16 bytes, four on their way in each thread; or fused multiply-adds on registers alone.
+// docs/kernels/ gives kernels' shares of these rates. The host defines
 //     KIND, a sum of the values in probe_params.h
 #include "cuda/device/probe_params.h"
 

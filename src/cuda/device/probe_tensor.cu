@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rate of the tensor cores for bf16, on registers alone (tessera/probe.h): products of a warp, m16n8k16, in as many
-// independent chains as hide their latency. The host defines
+// The rate of the tensor cores for bf16, on registers alone (tessera/probe.h; `tessera info --device cuda` prints it): products of
+// a warp, m16n8k16, in as many independent chains as hide their latency. Hopper has probe_tensor_sm90.cu. The host defines
 //     KIND (16)
 #include "cuda/device/probe_params.h"
 

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What surrounds the micro-kernel of cpu/gemm_simd.c: the epilogue, products of few rows, the baseline.
+// What surrounds the micro-kernel of cpu/gemm_simd.c in c (m x n) = a (m x k) b (k x n): the epilogue, products of few rows
+// (skinny), by which the baseline goes row by row, and the gradient of the epilogue.
+// Floor: few rows read b once, beside 2 m n k FLOPs; the epilogue writes c once.
+// Limit: with few rows, reading b.
+// Figures: docs/kernels/matmul_cpu_rows.md.
 #include "cpu/simd_activation.h"
 #include "cpu/simd_elements.h"
 #include "cpu/simd_fp8.h"

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies a stack of matrices element by element into lines that other kernels can take: aligned ones for copies of 16
-// bytes, filled up with zeros; those of all batches as one matrix; transposed ones. The host defines DTYPE, which means its
-// size alone.
+// Copies a stack of matrices element by element into lines that other kernels can take: aligned ones for copies of 16 bytes, filled
+// up with zeros; those of all batches as one matrix; transposed ones.
+// Floor: each element read once and written once.
+// See docs/kernels/matmul_cuda.md.
+// The host defines DTYPE, which means its size alone.
 #include "cuda/device/numbers.cuh"
 #include "ops/matmul/cuda/matmul_tiles.cuh"
 #include "ops/matmul/matmul_params.h"

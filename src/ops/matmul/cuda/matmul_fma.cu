@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul by fused multiply-adds in fp32, for every dtype, layout and alignment. The host defines
+// c (m x n) = a (m x k) b (k x n) by fused multiply-adds in fp32, for every dtype, layout and alignment. Tiles of a and b, widened,
+// lie in shared memory with their lines along m and n, so that a thread reads what it multiplies in fours; those that come along k
+// are transposed on the way. While a tile is multiplied, the next one is on its way in registers. A thread has 8 x 8 of c, 4 x 8 of
+// a small tile. A serial sum of many terms of one sign drifts, so sums of PROMOTE columns are added up in shared memory.
+// Floor: 2 m n k FLOPs at the FMA rate, about 60 TFLOP/s (H200); few rows are filled up to a tile.
+// Figures: docs/kernels/matmul_cuda.md.
+// The host defines
 //     DTYPE, BLOCK (tiles of BLOCK x BLOCK: 128 or 64), and FP8 where a and b are of that: of which format is in the params, DTYPE
 //     is that of c, bias and residual, and elements are multiplied by their scales as they are widened
-// Tiles of a and b, widened, lie in shared memory with their lines along m and n, so that a thread reads what it
-// multiplies in fours; those that come along k are transposed on the way. While a tile is multiplied, the next one is
-// on its way in registers. A thread has 8 x 8 of c, 4 x 8 of a small tile.
-//
-// A serial sum of many terms of one sign drifts, so sums of PROMOTE columns are added up in shared memory.
 #ifdef FP8
 #define HAS_SCALES
 #include "cuda/device/fp8.cuh"

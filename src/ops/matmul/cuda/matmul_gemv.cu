@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul of a few rows, where reading b is the whole cost. The host defines
+// c (m x n) = a (m x k) b (k x n) of up to 4 rows. b is read once, in groups of 16 bytes, several of a thread on their way while
+// the block widens its part of a into shared memory. Where lines of b run along k, a warp makes dot products of two columns (of b
+// and b_up where there is a gate); where they run along n, a thread has a group of columns, and the warps of a block share k. k is
+// split further over blocks where columns are few.
+// Floor: b read once.
+// Limit: that reading.
+// Figures: docs/kernels/matmul_cuda.md.
+// The host defines
 //     DTYPE
-// b is read once, in groups of 16 bytes, several of a thread on their way while the block widens its part of a into
-// shared memory. Where lines of b run along k, a warp makes dot products of two columns (of b and b_up where there is a
-// gate); where they run along n, a thread has a group of columns, and the warps of a block share k. k is split further
-// over blocks where columns are few.
 #include "ops/matmul/cuda/matmul_epilogue.cuh"
 
 #define MAX_ROWS 4  // MATMUL_GEMV_ROWS

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Grouped matmul by Hopper's asynchronous products, for 16-bit dtypes: matmul_wgmma_sm90.cu, whose tiles a block finds in the
-// groups' offsets on the device. The host defines
+// c = a b with a matrix b for each group of rows, or, where groups cut k, b's gradients, by Hopper's asynchronous products, for
+// 16-bit dtypes: matmul_wgmma_sm90.cu, whose tiles a block finds in the groups' offsets on the device. One warpgroup has the copy
+// engine fill a ring of STAGES tiles of a and b, 64 of k each; two others multiply, 64 of a tile's rows each. Blocks are persistent
+// and take every num_blocks-th tile, so that all find the same ones without a word.
+// Floor: 2 rows k n FLOPs, and b read once for each group that has rows.
+// Limit: the card's power; where k is short, the epilogue, which no products hide.
+// Figures: docs/kernels/matmul_grouped.md.
+// The host defines
 //     DTYPE, A_IS_MN, B_IS_MN (lines run along m, n instead of k; A_IS_MN: groups cut k, else m)
-//
-// One warpgroup has the copy engine fill a ring of STAGES tiles of a and b, 64 of k each; two others multiply, 64 of a tile's
-// rows each. Blocks are persistent and take every num_blocks-th tile, so that all find the same ones without a word.
-//
-// Boxes know no groups. Where groups cut m, rows behind a group's end are multiplied but not stored: 16 rows that hold the end
-// are stored element by element. Where they cut k, lines behind it are set to zero in shared memory before they are multiplied:
-// those of both operands, for they may hold NaN.
 #include "ops/matmul/cuda/matmul_tiles.cuh"
 #include "ops/matmul/matmul_grouped_params.h"
 
@@ -24,6 +23,10 @@
 #include "ops/matmul/cuda/matmul_staged.cuh"
 
 // ---- Tiles ------------------------------------------------------------------------------------
+
+// Boxes of the copy engine know no groups. Where groups cut m, rows behind a group's end are multiplied but not stored: the 16 rows
+// that hold the end are stored element by element. Where they cut k, lines behind it are set to zero in shared memory before they
+// are multiplied: those of both operands, for they may hold NaN.
 
 struct place {
     int row, col, group; // of c: where its rows are in one matrix, row counts from its first

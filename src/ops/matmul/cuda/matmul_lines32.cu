@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies a stack of matrices of fp32 to lines that the copy engine can take, filled up with zeros. Elements of a source line that
 // are not neighbours are those of neighbouring lines: a block transposes tiles of 64 x 64 by way of shared memory.
+// Floor: each number read once and written once, 8 bytes.
+// Limit: memory.
+// Figures: docs/kernels/matmul_cuda_fp32.md.
 #define DTYPE 2
 #include "cuda/device/numbers.cuh"
 #include "ops/matmul/cuda/matmul_lines.cuh"

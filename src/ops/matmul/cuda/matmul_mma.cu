@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul on tensor cores through mma.sync, for 16-bit dtypes from sm_80 on. The host defines
+// c (m x n) = a (m x k) b (k x n) on tensor cores through mma.sync, for 16-bit dtypes from sm_80 on. Tiles of a and b go through
+// STAGES buffers of shared memory by asynchronous copies of 16 bytes, in the layout that they have in memory: ldmatrix transposes
+// where lines run along m or n. Pieces of a line are permuted by its number, so that neither copies nor loads meet a bank twice. A
+// warp has WARP_M x 64 of c in registers; fragments of the next step are on their way while those of this one are multiplied.
+// Tensor cores cut the sums' last bits off instead of rounding them: a drift that grows with k. Sums of PROMOTE columns are
+// therefore added up in shared memory, rounded as usual, where k is larger.
+// Floor: 2 m n k FLOPs at the rate of mma.sync.
+// Limit: at 1024^3 and with few rows, latency. Figures: docs/kernels/matmul_cuda.md.
+// The host defines
 //     DTYPE, BLOCK_M, BLOCK_N, BLOCK_K, STAGES
-// Tiles of a and b go through STAGES buffers of shared memory by asynchronous copies of 16 bytes, in the layout that
-// they have in memory: ldmatrix transposes where lines run along m or n. Pieces of a line are permuted by its number,
-// so that neither copies nor loads meet a bank twice. A warp has WARP_M x 64 of c in registers; fragments of the next
-// step are on their way while those of this one are multiplied.
-//
-// Tensor cores cut the sums' last bits off instead of rounding them: a drift that grows with k. Sums of PROMOTE
-// columns are therefore added up in shared memory, rounded as usual, where k is larger.
 #include "cuda/device/mma.cuh"
 #include "ops/matmul/cuda/matmul_epilogue.cuh"
 

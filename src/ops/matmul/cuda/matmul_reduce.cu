@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of a product whose k was split: partial sums are added in the order of the splits, then finished. The host
-// defines DTYPE. A thread has COLS columns of a row of c.
+// The end of a product c (m x n) whose k was split: partial sums are added in the order of the splits, then finished. A thread has
+// COLS columns of a row of c.
+// Floor: 4 splits m n bytes read, with a gate twice as many, and c written once.
+// See docs/kernels/matmul_cuda.md; figures of whole products: docs/kernels/matmul_cuda_fp32.md.
+// The host defines DTYPE.
 #include "ops/matmul/cuda/matmul_epilogue.cuh"
 
 extern "C" __global__ void __launch_bounds__(256) matmul_reduce(const struct matmul_params p) {

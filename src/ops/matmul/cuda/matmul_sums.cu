@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over rows, for the gradient of a bias: first of each group of rows, then of the groups' sums. A warp adds every eighth
-// row of a strip of columns, one a lane or, in one matrix of aligned rows (is_vector), four, and the eight warps of a block are
-// added in order, so the bits are the same in every run. The host defines
+// Sums over rows, (rows, n) to n, for the gradient of a bias: first of each group of rows, then of the groups' sums. A warp adds
+// every eighth row of a strip of columns, one a lane or, in one matrix of aligned rows (is_vector), four, and the eight warps of a
+// block are added in order, so the bits are the same in every run.
+// Floor: dc read once.
+// Figures: docs/kernels/matmul_cuda_wgmma.md (gradients).
+// The host defines
 //     DTYPE (2: the tensors' own are known at run time)
 #include "cuda/device/any_dtype.cuh"
 #include "ops/matmul/cuda/matmul_tiles.cuh"

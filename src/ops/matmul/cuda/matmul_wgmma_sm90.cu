@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul by Hopper's asynchronous products: one warpgroup has the copy engine fill a ring of STAGES tiles of a and b, 128 bytes of
-// k each; two others multiply. A block takes tile after tile, and the ring runs on: the next tile's copies come while this
-// one's products are finished. The host defines
+// c (m x n) = a (m x k) b (k x n) by Hopper's asynchronous products: one warpgroup has the copy engine fill a ring of STAGES tiles
+// of a and b, 128 bytes of k each; two others multiply. A block takes tile after tile, and the ring runs on: the next tile's copies
+// come while this one's products are finished. A unit of b belongs to b or to b_up. The tiles of two blocks that are a cluster lie
+// one below the other: each copies half of the units of b, for both.
+// Floor: 2 m n k FLOPs at 989 TFLOP/s (H200, bf16; tf32 494, planes 165). Limit: large products, the card's power; short k, the
+// epilogue; few tiles, what a multiprocessor takes in. Figures: docs/kernels/matmul_cuda_wgmma.md, of f32 and planes
+// docs/kernels/matmul_cuda_fp32.md. The host defines
 //     DTYPE, BLOCK_M, BLOCK_N, STAGES, A_IS_MN, B_IS_MN, IN_TURNS (matmul_stages.cuh); of f32, both lines along k, 19 bits count;
 //     PLANES, or not: a and b are bf16, three planes of numbers of fp32 (matmul_wgmma_params.h), one behind the other along k
 //         in whole blocks; k is that of one plane
-//
-// A unit of b belongs to b or to b_up. The tiles of two blocks that are a cluster lie one below the other: each copies half of
-// the units of b, for both. Sums of more than blocks_of_part blocks of k are cut into parts, which are added in fp32, since
-// tensor cores cut off instead of rounding: a thread's are its own, in memory that stays in the second-level cache.
 #include "ops/matmul/cuda/matmul_wgmma_epilogue.cuh"
 
 // ---- Copies -----------------------------------------------------------------------------------
@@ -153,7 +153,10 @@ DEVICE void promote(const struct matmul_wgmma_params *w, float acc[TILES_M][EIGH
     }
 }
 
-// All of k for this group's tile. Where groups have turns, those of a pair of tiles change after each part of k; has_other: the
+// All of k for this group's tile. Sums of more than blocks_of_part blocks of k are cut into parts, which are added in fp32, since
+// tensor cores cut off instead of rounding: a thread's are its own, in memory that stays in the second-level cache.
+//
+// Where groups have turns, those of a pair of tiles change after each part of k; has_other: the
 // first group's pair has a second tile, has_next: another pair follows.
 DEVICE void multiply_parts(const struct matmul_wgmma_params *w, float acc[TILES_M][EIGHTS][4],
                            struct worker *me, int is_first_pair, int has_other, int has_next) {

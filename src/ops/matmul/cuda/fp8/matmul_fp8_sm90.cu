@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul of fp8 on Hopper, as matmul_wgmma_sm90.cu does it: one warpgroup has the copy engine fill a ring of STAGES tiles of a and
-// b, 128 of k each, whose lines run along k, the only direction that these instructions know; two others multiply 64 rows
-// by 256 columns each. With a cluster of two blocks their tiles lie one below the other, and each copies half of b's
-// columns for both. The host defines
+// c (m x n, 16 bits) = a (m x k) b (k x n) of fp8 on Hopper, as matmul_wgmma_sm90.cu does it: one warpgroup has the copy engine
+// fill a ring of STAGES tiles of a and b, 128 of k each, whose lines run along k, the only direction that these instructions know;
+// two others multiply 64 rows by 256 columns each. With a cluster of two blocks their tiles lie one below the other, and each
+// copies half of b's columns for both.
+// Floor: 2 m n k FLOPs at 1,979 TFLOP/s (H200).
+// Limit: the card's power; with scales of blocks also their loads and addresses between the products.
+// Figures: docs/kernels/matmul_cuda_fp8.md.
+// The host defines
 //     DTYPE (of those of c, bias and residual that have 16 bits), A_FORMAT, B_FORMAT (5 is e4m3, 6 e5m2), and
 //     IS_FAST: 1, tensor cores add up all of k; or 0, sums of 256 of k are added in fp32, or of 128, times scales of blocks
 #include "ops/matmul/cuda/fp8/matmul_fp8_block.cuh"

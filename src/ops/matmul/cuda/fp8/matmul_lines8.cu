@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies a stack of matrices of 8-bit elements to lines along k that the copy engine can take. Elements of a source line that
-// are not neighbours are those of neighbouring lines: a block transposes tiles of 64 x 64 by way of shared memory.
+// Copies a stack of matrices of 8-bit elements to lines along k that the copy engine can take. Elements of a source line that are
+// not neighbours are those of neighbouring lines: a block transposes tiles of 64 x 64 by way of shared memory.
+// Floor: each element read once and written once, 2 bytes.
+// See docs/kernels/matmul_cuda_fp8.md.
 #define DTYPE 3 // of no importance
 #include "cuda/device/numbers.cuh"
 #include "ops/matmul/cuda/matmul_tiles.cuh"

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul on Hopper where tiles of c are few: k is split over the blocks of a cluster, for 16-bit dtypes. The host defines
+// c (m x n) = a (m x k) b (k x n) on Hopper where tiles of c are few, for 16-bit dtypes. Columns of b are the 64 rows of wgmma, and
+// rows of a its columns: few rows of a leave little of it idle. One warp has the copy engine fill a ring of stages; each of one or
+// two warpgroups multiplies 64 columns of b. k is split over the blocks of a cluster: each gets some of the tile's rows from the
+// others (matmul_split_sums.cuh) and adds them in the order of k. Or each block has a tile of its own, below and beside the
+// others', and copies a share of what they have in common to all, so that less comes out of the second-level cache.
+// Floor: 2 m n k FLOPs, a and b read once. Limit: what a tile takes in, at up to 110 bytes a ns into a multiprocessor (H200), and
+// the start of a launch; with few rows beside a large b, reading b from memory. Figures: docs/kernels/matmul_cuda_split.md.
+// The host defines
 //     DTYPE, ROWS (16, 32, 48, 64, 72, 96, 128 or 144: rows of c of a tile), SLABS (1 or 2 of 64 of k, of a stage),
 //     SHARES (1: blocks of a cluster have a tile each and share what they copy)
-//
-// The weights' side, columns of b, are the 64 rows of wgmma, and rows of a its columns: few rows of a leave little of
-// it idle. One warp has the copy engine fill a ring of stages; each of one or two warpgroups multiplies 64 columns of b.
-// Then each of the blocks that share the tile gets some of its rows from the others (matmul_split_sums.cuh); they are added in the
-// order of k. Or each has a tile of its own, and those of a cluster lie below and beside each other: what is the same for some
-// of them each copies a share of, to all, so that less comes out of the second-level cache. Bits depend on the number of splits, as
-// parts begin at multiples of a stage on the slabs of one, and on whether sums are cut into parts (matmul_split_has_parts).
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/tma.cuh"
 #include "cuda/device/wgmma.cuh"
@@ -32,6 +32,8 @@ enum {
     STRIDE = MATMUL_SPLIT_STRIDE,
 };
 
+// Bits depend on the number of splits, as parts begin at multiples of a stage on the slabs of one, and on whether sums are cut into
+// parts.
 #define HAS_PARTS (ROWS <= 64 || ROWS == 128) // as in matmul_split_has_parts
 #if ROWS == 16
 #define PRODUCT WGMMA_TILES_16
