@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// dx = dy act'(x) (up), and dup = dy act(x) where the call is gated: both in one pass. dx and dup may each be an
-// input. The host defines
+// dx = dy act'(x) (up), and dup = dy act(x) where the call is gated: both in one pass, all of (rows, cols). dx and dup may each be
+// an input.
+// Floor: x, dy (and up) read once, dx (and dup) written once: 6 bytes an element of bf16, 12 of f32, gated 10 and 20.
+// Limit: memory.
+// Figures: docs/kernels/elementwise.md.
+// The host defines
 //     DTYPE, IS_GATED: whether there is an up, 0 or 1
 #include "ops/activation/activation_params.h"
 #define UNIT GROUP

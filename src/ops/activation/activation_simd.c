@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activation kernels, compiled once per instruction set. Each reads its inputs once and writes its
-// outputs once; all of a vector's inputs are loaded before any output is stored, so that an output
-// may be an input. dtype, kind and gating are constants inside the loops.
+// Activations forward and backward, y = act(x) (up), dx = dy act'(x) (up), dup = dy act(x), of (rows, cols), compiled once per
+// instruction set. All of a vector's inputs are loaded before any output is stored, so that an output may be an input. dtype, kind
+// and gating are constants inside the loops.
+// Floor: inputs read once, outputs written once: in f32 8 bytes an element forward and 12 backward, gated 12 and 20, half of that
+// in 16 bits.
+// Limit: memory; on one core, with 16-bit tensors, the arithmetic of GELU and SiLU.
+// Figures: docs/kernels/elementwise.md, on 16 threads docs/kernels/rows.md.
 #include "cpu/simd_elements.h"
 #include "ops/activation/activation_pairs.h"
 #include "ops/activation/activation_problem.h"

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One step of AdamW: each tensor is read once and, but for grad, written once. Units are four elements, 16 bytes of the
-// fp32 state. Root and division are rounded right: they hide behind 22 bytes and more an element. The host defines
+// One step of AdamW on param, grad, m, v and perhaps master, all of (rows, cols). Units are four elements, 16 bytes of the fp32
+// state.
+// Floor: each tensor read once and, but for grad, written once: 28 bytes an element in f32, 22 with bf16 param and grad, 28 of
+// those with a master.
+// Limit: memory; root and division, rounded right, hide behind it.
+// Figures: docs/kernels/elementwise.md.
+// The host defines
 //     DTYPE: of param; that of grad, and whether there is a master, are branches that all threads take alike
 #include "ops/adamw/adamw_params.h"
 #define UNIT ADAMW_UNIT

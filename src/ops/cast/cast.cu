@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = x (scale), from any float format to any: one read, one write. A thread moves units of as many elements as 16 bytes
-// of the wider format hold, so that both accesses are coalesced; formats are branches that all threads take
-// alike. Between the formats lies fp32, or f64 where one of them is that. The host defines
+// y = x (scale), of (rows, cols), from any float format to any. A thread moves units of as many elements as 16 bytes of the wider
+// format hold, so that both accesses are coalesced; formats are branches that all threads take alike. Between the formats lies
+// fp32, or f64 where one of them is that.
+// Floor: x read once, y written once.
+// Limit: memory; with 8 bits on one side instruction issue is the second floor.
+// Figures: docs/kernels/elementwise.md.
+// The host defines
 //     UNIT: 8 where both formats have 16 bits or less, 4 with f32, 2 with f64
 #include "ops/cast/cast_params.h"
 #define DTYPE 2 // of what lies between; numbers.cuh wants one

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = x of one dtype: a copy of bits. Where x and y agree modulo 16 bytes an element is a byte, and 16 of them move at
-// once; else it is what the dtype has.
+// y = x of one dtype, of (rows, cols): a copy of bits. Where x and y agree modulo 16 bytes an element is a byte, and 16 of them
+// move at once; else it is what the dtype has.
+// Floor: x read once, y written once.
+// Limit: memory.
+// Figures: docs/kernels/elementwise.md.
 #include "ops/cast/cast_params.h"
 #define DTYPE 2 // of no element here; numbers.cuh wants one
 #define UNIT CAST_COPY_UNIT

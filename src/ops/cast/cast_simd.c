@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cast kernels, compiled once per instruction set. Between f32, bf16 and f16 a vector goes straight
-// through registers, on AVX2 from and to fp8 as well. Whatever else has fp8 or f64 on one side goes through a block of
-// floats in the first-level cache, with one plain loop per format that the compiler makes vectors of: each pair
-// then costs two short loops, and six formats need twelve loops, not thirty.
+// y = x (scale), of (rows, cols), from any float format to any, compiled once per instruction set. Between f32, bf16 and f16 a
+// vector goes straight through registers, on AVX2 from and to fp8 as well. Whatever else has fp8 or f64 on one side goes through a
+// block of floats in the first-level cache, with one plain loop per format that the compiler makes vectors of: each pair then costs
+// two short loops, and six formats need twelve loops, not thirty.
+// Floor: x read once, y written once.
+// Limit: memory, between f32, bf16 and f16.
+// Figures: docs/kernels/elementwise.md, on 16 threads docs/kernels/rows.md.
 #include "core/core_fp8.h"
 #include "cpu/simd_elements.h"
 #include "cpu/simd_fp8.h"

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// dlogits = dloss (exp(logits - lse) - q) from what cross_entropy_rows.cu gives of each row: element-wise, one read and one
-// write, in place too. The host defines
+// dlogits = dloss (exp(logits - lse) - q), (rows, classes), from what cross_entropy_rows.cu gives of each row: element by element,
+// in place too.
+// Floor: logits read once, dlogits written once.
+// Limit: memory, and rows that do not begin at a multiple of 16 bytes.
+// Figures: docs/kernels/cross_entropy.md.
+// The host defines
 //     DTYPE
 #include "ops/cross_entropy/cross_entropy_params.h"
 #define UNIT GROUP

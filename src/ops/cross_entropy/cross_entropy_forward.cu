@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loss and log-sum-exp of rows, in one read: the sums of a row's threads (cross_entropy_online.cuh) join in double. A target
-// that is neither a class nor ignore_index gives NaN. The host defines
+// loss and lse of rows of logits (rows, classes): lse = log sum exp, loss = lse - the target's logit, or with label smoothing. The
+// sums of a row's threads (cross_entropy_online.cuh) join in double. A target that is neither a class nor ignore_index gives NaN.
+// Floor: logits read once, 8 bytes a row written.
+// Limit: reading memory.
+// Figures: docs/kernels/cross_entropy.md.
+// The host defines
 //     DTYPE, THREADS_PER_ROW
 #include "ops/cross_entropy/cross_entropy_online.cuh"
 #include "ops/cross_entropy/cross_entropy_params.h"

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the rows of cross-entropy's gradient share. Most rows take the lse that forward gave; of those where its rounding to f32
-// has lost what counts the exponentials are summed anew, the target's apart from the others', so that nothing is subtracted.
-// A target that is neither a class nor ignore_index gives a row of NaN. The host defines
+// What the rows of cross-entropy's gradient share: a shift, a factor and the target's gradient. Most rows take the lse that forward
+// gave; of those where its rounding to f32 has lost what counts the exponentials are summed anew, the target's apart from the
+// others', so that nothing is subtracted. A target that is neither a class nor ignore_index gives a row of NaN.
+// Floor: the target's logit and some words a row, 16 bytes a row written; rows that are summed anew are read once. It is a launch
+// of its own ahead of cross_entropy_backward.cu.
+// Figures: docs/kernels/cross_entropy.md.
+// The host defines
 //     DTYPE, THREADS_PER_ROW
 #include "ops/cross_entropy/cross_entropy_lse_params.h"
 #include "ops/cross_entropy/cross_entropy_online.cuh"

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cross-entropy kernels, compiled once per instruction set. Forward sweeps a row once, block by block: exponentials relative
-// to a shift that the row's first logits set, or for 16-bit logits on AVX-512 to none as long as no sum leaves the range of
-// floats. Where a block's sum outgrows that, which is rare, the sum so far is rescaled and the block swept again (after
-// Milakov and Gimelshein's online normalizer). Sums of blocks, the logarithm and the loss are in double: once per 2048 elements
-// that costs nothing, and the error does not grow with the vocabulary.
+// Cross-entropy, forward and backward, of logits (rows, classes), compiled once per instruction set. Forward sweeps a row once,
+// block by block: exponentials relative to a shift that the row's first logits set, or for 16-bit logits on AVX-512 to none as long
+// as no sum leaves the range of floats. Where a block's sum outgrows that, which is rare, the sum so far is rescaled and the block
+// swept again (after Milakov and Gimelshein's online normalizer). Sums of blocks, the logarithm and the loss are in double: once
+// per 2048 elements that costs nothing, and the error does not grow with the vocabulary.
+// Floor: forward reads the logits once, backward reads and writes them once; an exponential an element.
+// Limit: memory on many threads; in 16 bits on one thread the exponentials.
+// Figures: docs/kernels/cross_entropy.md, on 16 threads docs/kernels/rows.md.
 #include "cpu/simd_elements.h"
 #include "ops/cross_entropy/cross_entropy_sums.h"
 

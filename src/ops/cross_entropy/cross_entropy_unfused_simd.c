@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The baselines of cross-entropy, compiled once per instruction set: passes over the whole tensor, each what one operator of a
-// chain does.
+// The baselines of cross-entropy, logits (rows, classes), compiled once per instruction set: passes over the whole tensor, each
+// what one operator of a chain does, with the tensor in memory between two of them.
+// Floor: that of cross_entropy_simd.c.
+// Limit: each pass reads and writes the tensor again.
+// Figures: docs/kernels/cross_entropy.md (unfused).
 #include "ops/cross_entropy/cross_entropy_sums.h"
 
 SIMD_INLINE float *row_scratch(const struct cross_entropy_problem *p, float *scratch, int64_t row) {

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of dweight of more tokens than a segment: the sums of their segments, which embedding_sum.cu left. A block looks for
-// such rows in a few tiles of the sorted list, each where its row begins; its warps add consecutive segments each, in
-// order, and the warps' sums are added in order. The host defines
+// Rows of dweight of more tokens than a segment: the sums of their segments, which embedding_sum.cu left. A block looks for such
+// rows in a few tiles of the sorted list, each where its row begins; its warps add consecutive segments each, in order, and the
+// warps' sums are added in order.
+// Floor: the segments' sums read once, 4 hidden bytes for each EMBEDDING_SEGMENT tokens, and the rows written once.
+// Figures: docs/kernels/embedding.md.
+// The host defines
 //     DTYPE (2: dweight's own is known at run time)
 #include "cuda/device/any_dtype.cuh"
 #include "ops/embedding/embedding_params.h"

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Second half of a sorting pass: every token to its place. A block adds up the counts of the blocks before it, and its warps,
-// which have consecutive tokens each, those of the warps before; in a warp, equal digits are ranked by lane. So
-// tokens of one digit stay in order, whichever thread is first.
+// Second half of a sorting pass: every token to its place. A block adds up the counts of the blocks before it, and its warps, which
+// have consecutive tokens each, those of the warps before; in a warp, equal digits are ranked by lane. So tokens of one digit stay
+// in order, whichever thread is first.
+// Floor: key and number of each token read and written, 16 bytes, in the first pass 12.
+// Figures of the whole sort: docs/kernels/embedding.md.
 #include "ops/embedding/embedding_sort_device.cuh"
 
 // EACH digits of a thread: a pair.

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of dweight from the sorted tokens, in fp32, each written once. A warp has some rows and some columns, and adds up to
-// EMBEDDING_SEGMENT tokens of a row in their order. Rows of more tokens are cut into segments of that many, each summed by a
-// warp of its own into `partial`; embedding_join.cu adds those. So the order of additions follows from the ids
-// alone. The host defines
+// Rows of dweight (vocab, hidden) from dy (tokens, hidden) and the sorted tokens, in fp32, each written once. A warp has some rows
+// and some columns, and adds up to EMBEDDING_SEGMENT tokens of a row in their order. Rows of more tokens are cut into segments of
+// that many, each summed by a warp of its own into `partial`; embedding_join.cu adds those. So the order of additions follows from
+// the ids alone.
+// Floor: dy read once, dweight written once, zero rows included.
+// Limit: chains of loads that wait for each other (starts, tokens, rows).
+// Figures: docs/kernels/embedding.md.
+// The host defines
 //     DTYPE: of dy; dweight may be fp32
 #include "cuda/device/numbers.cuh"
 #include "ops/embedding/embedding_params.h"

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of LayerNorm and RMSNorm of rows that fit into the registers of a block or, IS_CLUSTER, of a cluster of
+// Gradients of LayerNorm and RMSNorm, (rows, cols), of rows that fit into the registers of a block or, IS_CLUSTER, of a cluster of
 // blocks, with h = (x - mean) rstd and g = dy weight:
 //     dx = rstd (g - mean(g) - h mean(g h)) + dresidual_out
 // As many blocks as run at once go over all rows, in steps; the rows to come are on their way in a queue. Each block keeps its
-// columns' sums of dy h and dy in registers and writes them once, for norm_reduce.cu. Which rows a block has depends on
-// their number alone, so the sums are the same in every run. The host defines
+// columns' sums of dy h and dy in registers and writes them once, for norm_reduce.cu. Which rows a block has depends on their
+// number alone, so the sums are the same in every run.
+// Floor: x and dy read once, dx written once. Limit: memory, of which blocks with equal shares of the rows get unequal ones; in 16
+// bits a cluster has a single row on its way through its two barriers. Figures: docs/kernels/norm.md.
+// The host defines
 //     DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD, and IS_CLUSTER for rows of a cluster
 #define BLOCK_THREADS 512
 #include "cuda/device/row_queue.cuh"

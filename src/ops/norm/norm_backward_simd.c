@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fused backward of the norms, in blocks, phases and strips as forward (norm_forward_simd.c): the first phase
-// finds the two means that dx needs, the second gives dx and adds to the running sums of dweight and dbias,
-// which stay in the first-level cache while all rows of a strip pass, two at a time.
+// Fused backward of the norms, (rows, cols), in blocks, phases and strips as forward (norm_forward_simd.c): the first phase finds
+// the two means that dx needs, the second gives dx and adds to the running sums of dweight and dbias, which stay in the first-level
+// cache while all rows of a strip pass, two at a time.
+// Floor: x and dy read once, dx written once.
+// Limit: memory; in 16 bits arithmetic, more than forward.
+// Figures: docs/kernels/norm.md, on 16 threads docs/kernels/rows.md.
 #include "ops/norm/norm_backward_short.h"
 
 // Past the caches, half of what the next block reads is fetched here, the other half in the second phase: memory would

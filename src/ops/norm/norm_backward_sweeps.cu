@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// dx of LayerNorm and RMSNorm for rows of any width, a block each, in two sweeps; norm_columns.cu has the sums over
-// rows. The host defines
+// dx of LayerNorm and RMSNorm for rows of any width, a block each, in two sweeps; norm_columns.cu has the sums over rows.
+// Floor: x and dy read once, dx written once; the sweeps read x and dy twice.
+// Figures: docs/kernels/norm.md.
+// The host defines
 //     DTYPE, THREADS_PER_ROW (512)
 #include "cuda/device/sweeps.cuh"
 #include "ops/norm/norm_device.cuh"

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over rows for dweight and dbias, where rows are too wide for norm_backward.cu: block (strip, group) has 128 columns
-// of every gridDim.y-th row. Must run before dx is written, which may lie where x or dy does. The host defines
+// Sums over rows for dweight and dbias (cols), where rows are too wide for norm_backward.cu: a block has a strip of 128 columns and
+// one of several groups of rows. Must run before dx is written, which may lie where x or dy does.
+// Floor: x and dy read once, 8 cols bytes a group written.
+// See docs/kernels/norm.md (cuda-sweeps).
+// The host defines
 //     DTYPE (2: the tensors' own is known at run time)
 #define THREADS_PER_ROW 128
 #include "cuda/device/any_dtype.cuh"

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// LayerNorm and RMSNorm of rows that fit into the registers of a block: one read, one write, residual included. A block has
-// one row, or a few short ones, and many of them run at once. The host defines
+// LayerNorm and RMSNorm of (rows, cols), y = (x - mean) rstd weight + bias or x rstd weight, of rows that fit into the registers of
+// a block, residual included. A block has one row, or a few short ones, and many of them run at once.
+// Floor: x read once, y written once; with a residual that is read and residual_out written, too.
+// Limit: memory.
+// Figures: docs/kernels/norm.md.
+// The host defines
 //     DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD
 #include "ops/norm/norm_moments.cuh"
 

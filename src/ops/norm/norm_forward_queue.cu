@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// LayerNorm and RMSNorm of rows that fit into the registers of a block of which a multiprocessor holds one or, IS_CLUSTER, of a
-// cluster of such blocks: one read, one write, residual included. Blocks go over the rows in steps; aligned rows to come
-// are on their way in a queue. The host defines
+// LayerNorm and RMSNorm as norm_forward.cu, of rows that fit into the registers of a block of which a multiprocessor holds one or,
+// IS_CLUSTER, of a cluster of such blocks. Blocks go over the rows in steps; aligned rows to come are on their way in a queue.
+// Floor: x read once, y written once; with a residual that is read and residual_out written, too.
+// Limit: memory; in 16 bits a cluster has a single row on its way through its two barriers.
+// Figures: docs/kernels/norm.md.
+// The host defines
 //     DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD, and IS_CLUSTER for rows of a cluster
 #include "cuda/device/row_queue.cuh"
 #include "ops/norm/norm_moments.cuh"

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fused forward of the norms, compiled once per instruction set. Rows are taken in blocks that stay in the
-// second-level cache (norm_block_rows): a first phase reads every row of the block and finds its statistics,
-// a second one goes over the block in strips of columns, all rows of a strip, so that weight and bias stay in
-// the first-level cache, and writes. Past the caches the second phase of a block and the first one of the next
-// go side by side, pair by pair of vectors, and with each pair a line is fetched: a core holds few lines that wait
-// for memory, and while it only computes it asks for none. Every element takes the same operations in whole
-// vectors and in tails, with FMA spelled out, so that a row's result does not depend on where it lies.
+// Fused forward of the norms, (rows, cols), compiled once per instruction set. Rows are taken in blocks that stay in the
+// second-level cache (norm_block_rows): a first phase reads every row of the block and finds its statistics, a second one goes over
+// the block in strips of columns, all rows of a strip, so that weight and bias stay in the first-level cache, and writes. Past the
+// caches the second phase of a block and the first one of the next go side by side, pair by pair of vectors, and with each pair a
+// line is fetched: a core holds few lines that wait for memory, and while it only computes it asks for none. Every element takes
+// the same operations in whole vectors and in tails, with FMA spelled out, so that a row's result does not depend on where it lies.
+// Floor: x read once, y written once.
+// Limit: memory; in 16 bits on few threads arithmetic.
+// Figures: docs/kernels/norm.md.
 #include "ops/norm/norm_forward_short.h"
 
 SIMD_INLINE struct vf_pair scale_at(tsr_dtype dtype, bool is_rmsnorm, bool is_split, const void *x,

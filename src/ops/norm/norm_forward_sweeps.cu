@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// LayerNorm and RMSNorm of rows of any width, a block each: the sum (and the residual's) in one sweep, the squares in a
-// second, the output in a third. Sums are in double: rows this wide are rare, and theirs then have no special cases.
+// LayerNorm and RMSNorm of rows of any width, a block each: the sum (and the residual's) in one sweep, the squares in a second, the
+// output in a third. Sums are in double: rows this wide are rare, and theirs then have no special cases.
+// Floor: x read once, y written once; the sweeps read x three times, plain RMSNorm twice.
+// Figures: docs/kernels/norm.md.
 // The host defines
 //     DTYPE, THREADS_PER_ROW (512)
 #include "cuda/device/sweeps.cuh"

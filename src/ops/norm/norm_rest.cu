@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What rounding took of the rows' means, as the mean of h = (x - mean) rstd; 0 where the mean is near 0, which takes no read
-// of the row. For norm_columns.cu and norm_backward_sweeps.cu. The host defines
+// What rounding took of the rows' means, as the mean of h = (x - mean) rstd; 0 where the mean is near 0, which takes no read of the
+// row. For norm_columns.cu and norm_backward_sweeps.cu.
+// Floor: 12 bytes a row; rows with a far mean are read once.
+// Figures: docs/kernels/norm.md.
+// The host defines
 //     DTYPE (2: the tensors' own is known at run time)
 #define THREADS_PER_ROW 256
 #include "cuda/device/any_dtype.cuh"

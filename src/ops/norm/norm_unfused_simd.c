@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The baselines, compiled once per instruction set: each kernel is one pass of the chain that a
-// framework without fusion runs, every value in memory between two passes. As accurate as the
-// fused kernels.
+// The baselines of the norms, (rows, cols), compiled once per instruction set: each kernel is one pass of the chain that a
+// framework without fusion runs, every value in memory between two passes. As accurate as the fused kernels.
+// Floor: that of norm_forward_simd.c and norm_backward_simd.c.
+// Limit: each pass reads and writes the tensor again.
+// Figures: docs/kernels/norm.md (unfused).
 #include "ops/norm/norm_moments.h"
 
 SIMD_INLINE float sum_of(tsr_dtype dtype, const void *x, int64_t n) {

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rotary embedding, forward and backward: one read and one write of x. A thread has one pair of runs of a token in several
-// heads, so that its cosines and sines, which come from the caches, are read once for all of them, and the loads of
-// all heads are on their way before the first is used. A position outside of the tables gives NaN. The host defines
+// Rotary embedding, forward and backward, x (batch, seqlen, heads, head_dim). A thread has one pair of runs of a token in several
+// heads, so that its cosines and sines, which come from the caches, are read once for all of them, and the loads of all heads are
+// on their way before the first is used. A position outside of the tables gives NaN.
+// Floor: x read once, y written once; 3 FLOPs an element.
+// Limit: memory; a single head has fewer loads on their way.
+// Figures: docs/kernels/rope.md.
+// The host defines
 //     DTYPE
 #include "cuda/device/numbers.cuh"
 #include "ops/rope/rope_params.h"

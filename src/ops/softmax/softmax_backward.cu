@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradient of softmax, dx = y (dy - sum y dy), of rows that fit into the registers of a block: each tensor is
-// touched once. The host defines
+// Gradient of softmax, dx = y (dy - sum y dy), (rows, cols), of rows that fit into the registers of a block.
+// Floor: y and dy read once, dx written once.
+// Limit: memory; arithmetic is far below.
+// Figures: docs/kernels/softmax.md.
+// The host defines
 //     DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD
 #include "cuda/device/rows.cuh"
 #include "ops/softmax/softmax_params.h"

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradient of softmax of rows of any width: the sum of y dy in one sweep, dx in a second. The host defines
+// Gradient of softmax of rows of any width, (rows, cols): the sum of y dy in one sweep, dx in a second.
+// Floor: y and dy read once, dx written once.
+// Limit: rows that leave the cache are read twice.
+// Figures: docs/kernels/softmax.md.
+// The host defines
 //     DTYPE, THREADS_PER_ROW (512)
 #include "cuda/device/sweeps.cuh"
 #include "ops/softmax/softmax_params.h"

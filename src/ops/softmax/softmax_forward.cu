@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax of rows that fit into the registers of a block: one read, one write. The host defines
+// y = softmax(x) over the columns of (rows, cols), of rows that fit into the registers of a block. A row of -inf gives zeros; one
+// that holds +inf or NaN gives NaN throughout, as the sum does.
+// Floor: x read once, y written once.
+// Limit: memory; arithmetic is far below.
+// Figures: docs/kernels/softmax.md.
+// The host defines
 //     DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD
-// A row of -inf gives zeros; one that holds +inf or NaN gives NaN throughout, as the sum does.
 #include "cuda/device/rows.cuh"
 #include "ops/softmax/softmax_params.h"
 

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax of rows of any width, in two sweeps, the second of which finds the row in the second-level cache while it
-// is not too wide. The first keeps a running maximum and a sum relative to it (arXiv:1805.02867). The host defines
+// Softmax of rows of any width, (rows, cols), in two sweeps, the second of which finds the row in the second-level cache while it
+// is not too wide. The first keeps a running maximum and a sum relative to it (arXiv:1805.02867).
+// Floor: x read once, y written once.
+// Limit: rows that leave the cache are read twice.
+// Figures: docs/kernels/softmax.md.
+// The host defines
 //     DTYPE, THREADS_PER_ROW (512)
 #include "cuda/device/sweeps.cuh"
 #include "ops/softmax/softmax_params.h"

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax kernels, compiled once per instruction set. "fused" has three rows in flight: while it
-// computes the exponentials of one, into fp32 scratch, it writes the row before, whose sum is known, and
-// reads the row after for its maximum, so that loads, stores and arithmetic run side by side. "online"
-// (Milakov and Gimelshein) folds maximum and sum into one sweep, for rows that do not stay in cache.
+// Softmax and its gradient, (rows, cols), compiled once per instruction set. "fused" has three rows in flight: while it computes
+// the exponentials of one, into fp32 scratch, it writes the row before, whose sum is known, and reads the row after for its
+// maximum, so that loads, stores and arithmetic run side by side. "online" (Milakov and Gimelshein) folds maximum and sum into one
+// sweep, for rows that do not stay in cache.
+// Floor: forward x read once, y written once, backward two reads and a write; an exponential and about ten operations an element.
+// Limit: past the caches memory; in bf16 arithmetic takes as long.
+// Figures: docs/kernels/softmax.md, on 16 threads docs/kernels/rows.md.
 #include "ops/softmax/softmax_block.h"
 
 // Memory works at its own pace only if it is asked evenly: a group of lines is fetched, as much is

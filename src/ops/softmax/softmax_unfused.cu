@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax and its gradient unfused, to measure against: each pass goes over the whole tensor and leaves what it found in
-// memory, in fp32, as operations of a framework do that know nothing of each other. A block takes a row. The pass is a
-// branch that all threads take alike, as is the dtype, so that one kernel does. The host defines
+// Softmax and its gradient unfused, (rows, cols), to measure against: each pass goes over the whole tensor and leaves what it found
+// in memory, in fp32, as operations of a framework do that know nothing of each other. A block takes a row. The pass is a branch
+// that all threads take alike, as is the dtype, so that one kernel does.
+// Floor: that of softmax_forward.cu and softmax_backward.cu.
+// Limit: memory, which three passes use.
+// Figures: docs/kernels/softmax.md.
+// The host defines
 //     DTYPE (2: the tensors' own is known at run time), THREADS_PER_ROW (512)
 #include "cuda/device/any_dtype.cuh"
 #include "cuda/device/reduce.cuh"

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The baselines of softmax, compiled once per instruction set: passes over the whole tensor, each what one
+// The baselines of softmax, (rows, cols), compiled once per instruction set: passes over the whole tensor, each what one
 // element-wise operator or one reduction does.
+// Floor: that of softmax_simd.c.
+// Limit: memory, which three passes use.
+// Figures: docs/kernels/softmax.md (unfused).
 #include "cpu/simd.h"
 #include "ops/softmax/softmax_problem.h"
 
