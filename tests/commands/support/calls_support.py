@@ -14,7 +14,7 @@ import struct
 import ml_dtypes
 import numpy as np
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 LIBRARY = os.environ.get("TESSERA_LIBRARY", "")
 CALL_FIELDS = ("size", "flags", "variant", "workspace", "workspace_bytes")
 DTYPES = {"f64": np.dtype(np.float64), "f32": np.dtype(np.float32), "bf16": np.dtype(ml_dtypes.bfloat16),
