@@ -8,4 +8,7 @@
 extern const struct tsri_op *const tsri_ops[];
 extern const int tsri_num_ops;
 
+// NULL where no operation has this name.
+const struct tsri_op *tsri_op_find(const char *name);
+
 #endif

@@ -9,9 +9,7 @@ static void launch(tsr_context *ctx, int shared_bytes) {
     struct tsri_cuda_program program;
     const char params[64] = {0};
     struct tsri_cuda_visit visit;
-    for (int i = 0; i < tsri_num_ops; i++)
-        if (strcmp(tsri_ops[i]->name, "softmax_forward") == 0)
-            assert_true(tsri_ops[i]->kernel(0, 90, &program));
+    assert_true(tsri_op_find("softmax_forward")->kernel(0, 90, &program));
     const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
     assert_ok(tsri_cuda_enter("test", &queue->device, &visit));
     assert_ok(tsri_cuda_launch(

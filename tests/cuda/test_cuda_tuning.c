@@ -5,8 +5,8 @@
 #include <math.h>
 #include <unistd.h>
 
-#include "context/op_table.h"
 #include "fake_libraries.h"
+#include "library/op_list.h"
 #include "matmul_cuda_case.h"
 #include "test_support.h"
 
@@ -51,7 +51,7 @@ static struct tsri_plan plan_with(const struct matmul_problem *p, const char *de
     fprintf(file, "tessera-tuning 1\nmatmul_forward %s %s %s %s\n", device,
             tsr_dtype_name(p->a.dtype), sizes, choice);
     assert_int_equal(fclose(file), 0);
-    tsri_tuning_open(&tuning, path, &limits);
+    tsri_tuning_open(&tuning, path, tsri_op_find, &limits);
     if (tuning.table != NULL) limits.tuning = &tuning;
     const struct tsri_plan plan = plan_of(p, &limits, flags);
     tsri_tuning_close(&tuning);

@@ -132,7 +132,7 @@ static void tuning_file(const uint8_t *data, size_t bytes, bool is_cuda) {
         limits.num_sms = 132;
     }
     start(data, bytes);
-    tsri_tuning_open(&tuning, "fuzz", &limits);
+    tsri_tuning_open(&tuning, "fuzz", tsri_op_find, &limits);
     look_for_rows(&tuning);
     tsri_tuning_close(&tuning);
     check_memory();
