@@ -62,7 +62,7 @@ struct rope_table_problem {
     tsr_rope_scaling scaling;
 };
 
-// f_i of tessera/rope.h.
+// f_i of tessera/rope.h (rope_frequency.c).
 double rope_frequency(const struct rope_table_problem *problem, int64_t i);
 
 // Fills rows [first, last) of both tables: half pairs (c, s) start at the angle of row `first` and
