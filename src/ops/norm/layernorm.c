@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layer normalisation: entries and checks. See tessera/norm.h for the contract, norm_plan.c for
+// Layer normalisation: entries and checks. See tessera/norm.h for the contract, norm_variants.c for
 // the variants.
 #include <tessera/norm.h>
 

@@ -62,11 +62,18 @@ tsr_status norm_check_eps(const char *op, float eps, int32_t has_eps, struct nor
 tsr_status norm_check_overlaps(const char *op, const struct norm_field *fields, int num_fields,
                                struct norm_problem *p);
 
-// ---- Plan: norm_plan.c ------------------------------------------------------------------------
+// ---- Variants: norm_variants.c ----------------------------------------------------------------
 
 enum { NORM_NUM_FORWARD = 6, NORM_NUM_BACKWARD = 6 };
 extern const struct tsri_variant norm_forward_variants[NORM_NUM_FORWARD];
 extern const struct tsri_variant norm_backward_variants[NORM_NUM_BACKWARD];
+
+// ---- Plans: norm_plan.c -----------------------------------------------------------------------
+
+void norm_plan_fused_forward(const void *, const struct tsri_limits *, struct tsri_plan *);
+void norm_plan_unfused_forward(const void *, const struct tsri_limits *, struct tsri_plan *);
+void norm_plan_fused_backward(const void *, const struct tsri_limits *, struct tsri_plan *);
+void norm_plan_unfused_backward(const void *, const struct tsri_limits *, struct tsri_plan *);
 
 // Where the parts of the workspace lie, in bytes from its start; multiples of 64.
 struct norm_layout {
