@@ -13,7 +13,6 @@
 enum {
     LEAST_SPLIT = 256, // keys; fewer cost more in merging than they bring in balance
     MOST_SPLIT = 1024,
-    FEW_ROWS = 32,        // of a group: beyond, packed tiles are as fast
     TILE_BLOCK_M = 96,    // a multiple of the register tile's 6 and 4 rows
     TILE_BLOCK_N = 512,   // AVX-512
     NARROW_BLOCK_N = 256, // the others
@@ -32,19 +31,6 @@ enum {
 static int64_t round_to_line(int64_t floats) { return (int64_t)tsri_round_up((size_t)floats, 16); }
 static size_t line_bytes(int64_t bytes) { return tsri_round_up((size_t)bytes, 64); }
 
-static int64_t group_of(const struct attention_problem *a) {
-    return a->num_heads_kv == 0 ? 0 : a->num_heads_q / a->num_heads_kv;
-}
-
-// A lone query is always few, whatever its group, so that its keys are split.
-bool attention_decode_is_few(const struct attention_problem *a, int64_t len_q) {
-    return len_q <= 1 || group_of(a) * len_q <= FEW_ROWS;
-}
-
-int64_t decode_most_few_rows(const struct attention_problem *a) {
-    return tsri_max(group_of(a), tsri_min(group_of(a) * a->seqlen_q, FEW_ROWS));
-}
-
 static int64_t split_keys(const struct attention_decode_problem *p) {
     int64_t keys = LEAST_SPLIT;
     while (keys < MOST_SPLIT && 16 * keys < p->most_keys) keys *= 2;
@@ -58,7 +44,7 @@ static int64_t most_rows(const struct attention_problem *a) {
 
 // Partial results: rows of q that belong to sequences of few queries, at most.
 static int64_t most_partial_rows(const struct attention_problem *a) {
-    int64_t few = tsri_max(FEW_ROWS / tsri_max(group_of(a), 1), 1);
+    int64_t few = tsri_max(DECODE_FEW_ROWS / tsri_max(decode_group_of(a), 1), 1);
     return tsri_min(a->num_batches * tsri_min(few, a->seqlen_q), most_rows(a));
 }
 
@@ -125,7 +111,7 @@ static double work_of(const struct attention_problem *a, double queries, int64_t
 // Of a split of a head, at most.
 static double head_work(const struct decode_work *w) {
     const struct attention_decode_problem *p = w->base.p;
-    return work_of(&p->a, (double)(p->a.seqlen_q * group_of(&p->a)),
+    return work_of(&p->a, (double)(p->a.seqlen_q * decode_group_of(&p->a)),
                    tsri_min(p->most_keys, w->base.plan->block_k));
 }
 
@@ -197,7 +183,7 @@ static void merge_task(void *arg, int64_t index, int thread) {
     const struct decode_job *job = &w->jobs[index / a->num_heads_kv];
     if (job->is_tiled || job->num_splits == 1) return;
     struct attention_decode_sequence seq = attention_decode_sequence_at(w->base.p, job->batch);
-    int64_t group = group_of(a), head = index % a->num_heads_kv * group;
+    int64_t group = decode_group_of(a), head = index % a->num_heads_kv * group;
     for (int64_t i = 0; i < seq.s.len_q; i++)
         for (int64_t h = head; h < head + group; h++) {
             int64_t row = (job->first_row + i) * a->num_heads_q + h;

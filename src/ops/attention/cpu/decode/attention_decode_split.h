@@ -7,6 +7,7 @@
 #include "ops/attention/cpu/decode/attention_decode_steps.h"
 
 enum {
+    DECODE_FEW_ROWS = 32, // of a group, that splits take: beyond, packed tiles are as fast
     DECODE_BLOCK =
         32, // keys between two looks at the maximum; fetched a block ahead, into the L2 cache
     DECODE_RUN = 16 // keys of one head before the next head's: a cache row is read nearly in order
@@ -32,7 +33,11 @@ struct decode_work {
     float *threads;                        // plan->grain floats for each
 };
 
-// Rows of a group that a split holds, all of one sequence.
+static inline int64_t decode_group_of(const struct attention_problem *a) {
+    return a->num_heads_kv == 0 ? 0 : a->num_heads_q / a->num_heads_kv;
+}
+
+// Rows of a group that a split holds, all of one sequence (attention_decode_few.c).
 int64_t decode_most_few_rows(const struct attention_problem *a);
 
 // Floats of one task of either kind.
