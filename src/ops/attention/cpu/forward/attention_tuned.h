@@ -50,10 +50,13 @@ int64_t tuned_rows(const struct tuned_work *w, int64_t pair);
 // Packs a head for the thread. Its first tile: a sequence shorter than others lacks the first ones, an empty one all.
 int64_t tuned_pack_head(const struct tuned_work *w, struct attention_tile *t, int64_t pair,
                         int thread);
+// Rows of a tile, the last tile first; none, begin >= end, where the sequence is shorter than others.
+struct attention_range tuned_rows_of_tile(const struct tuned_work *w, int64_t pair, int64_t index);
 // Under a causal mask the last tiles are the heaviest: they go first.
 void tuned_nth_tile(const struct tuned_work *w, struct attention_tile *t, int64_t slot,
                     int64_t pair, int64_t index);
 
+// Ways to hand tiles out: attention_tuned_helped.c, attention_tuned_blocks.c.
 void tuned_run_helped(tsr_context *ctx, struct tuned_work *w);
 void tuned_run_shared(tsr_context *ctx, struct tuned_work *w);
 void tuned_run_blocks(tsr_context *ctx, struct tuned_work *w);
