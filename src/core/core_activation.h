@@ -9,7 +9,7 @@
 #define TSRI_SQRT_2_OVER_PI 0.79788456080286535588
 #define TSRI_SQRT_1_OVER_2PI 0.39894228040143267794
 
-// F(x) of x F(x), and x F'(x), which is 0 in both limits.
+// An activation is x F(x). Returns F(x) and stores x F'(x) in *slope, which is 0 at both infinities.
 static inline double tsri_activation_distribution(tsr_activation kind, double x, double *slope) {
     if (kind == TSR_ACTIVATION_GELU) {
         *slope = isinf(x) ? 0 : x * TSRI_SQRT_1_OVER_2PI * exp(-0.5 * x * x);
@@ -25,7 +25,7 @@ static inline double tsri_activation_distribution(tsr_activation kind, double x,
     return s < 0 ? tail : 1 - tail;
 }
 
-// act(x), and act'(x) into *grad.
+// Returns act(x) and stores act'(x) in *grad.
 static inline double tsri_activate(tsr_activation kind, double x, double *grad) {
     double slope, f;
     *grad = 1;
@@ -37,7 +37,7 @@ static inline double tsri_activate(tsr_activation kind, double x, double *grad) 
     }
     f = tsri_activation_distribution(kind, x, &slope);
     *grad = f + slope;
-    return f == 0 ? 0 : x * f; // 0 at -inf
+    return f == 0 ? 0 : x * f; // x * f is NaN at -inf: the result is 0
 }
 
 #endif

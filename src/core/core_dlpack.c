@@ -20,7 +20,7 @@ static const struct {
     {DLPACK_INT, 32, TSR_I32},
 };
 
-// Unsigned integers that may be the bits of a floating-point type, where the caller says so.
+// A caller may ask to read these unsigned integers as the bits of a floating-point type.
 static const struct {
     uint8_t bits;
     tsr_dtype dtype;
@@ -82,7 +82,7 @@ static tsr_status read_layout(const struct dlpack_tensor *from, tsr_tensor *t) {
     t->device = device;
     bool is_empty = tsr_tensor_numel(t) == 0;
     for (int i = 0; i < from->ndim && from->strides != NULL; i++) {
-        if (from->shape[i] <= 1 || is_empty) continue; // no step: producers leave anything there
+        if (from->shape[i] <= 1 || is_empty) continue; // a producer may leave any stride
         t->stride[i] = from->strides[i];
         if (t->stride[i] < 0)
             return tsri_fail(TSR_INVALID_ARGUMENT,

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ABI of DLPack as far as a consumer needs it, in our own words: the structs of version 1.x, whose
-// layout a major version fixes, and of the unversioned exchange before. tests/library/test_dlpack.c holds the
-// offsets, tests/library/test_dlpack.py compares them with what NumPy exports.
+// The part of DLPack's ABI that a consumer needs, in our own declarations: the structs of version 1.x, whose layout is
+// fixed for a major version, and the older unversioned ones. tests/library/test_dlpack.c checks the offsets;
+// tests/library/test_dlpack.py compares them with what NumPy exports.
 #ifndef TSRI_CORE_DLPACK_H
 #define TSRI_CORE_DLPACK_H
 
 #include <stdint.h>
 
 enum { DLPACK_MAJOR = 1 };
-enum { DLPACK_READ_ONLY = 1 }; // of flags
+enum { DLPACK_READ_ONLY = 1 }; // a bit of `flags`
 enum { DLPACK_CPU = 1, DLPACK_CUDA = 2 };
 enum {
     DLPACK_INT = 0,
@@ -26,7 +26,7 @@ struct dlpack_tensor {
     uint8_t code, bits;
     uint16_t lanes;
     int64_t *shape;
-    int64_t *strides; // in elements; NULL: row-major
+    int64_t *strides; // in elements; NULL means row-major
     uint64_t byte_offset;
 };
 
@@ -40,7 +40,7 @@ struct DLManagedTensorVersioned {
     uint32_t major, minor;
     void *manager_ctx;
     void (*deleter)(struct DLManagedTensorVersioned *self);
-    uint64_t flags; // up to here the same in every version
+    uint64_t flags; // every version has the same layout up to here
     struct dlpack_tensor tensor;
 };
 

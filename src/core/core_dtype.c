@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names, sizes and scalar conversions of the data types. Rounding from double goes through one
-// exact routine for every format (narrow), so that no value is rounded twice.
+// Names, sizes and scalar conversions of the data types. One exact routine, narrow, rounds a double to any format, so
+// no value is rounded twice.
 #include "core/core_dtype.h"
 
 #include <stdbool.h>
@@ -42,12 +42,12 @@ tsr_dtype tsr_dtype_from_name(const char *name) {
 }
 
 // ---- Conversions ------------------------------------------------------------------------------
-// In integers: a caller's rounding mode, FTZ and DAZ change nothing, and no flag is raised. Loops within the library, which
-// sets its own environment, have tsri_load.
+// Integer arithmetic only, so the caller's rounding mode, FTZ and DAZ do not matter and no flag is raised. Loops inside
+// the library use tsri_load, because the library sets its own environment.
 
 static const uint64_t double_infinity = (uint64_t)0x7ff << 52;
 
-// Of an IEEE format whose exponent is centred; where has_infinity is false, only the largest code is no number.
+// Decodes an IEEE format with the usual bias. Without infinities (has_infinity false), only the largest code is NaN.
 static double widen(uint64_t code, int exponent_bits, int mantissa_bits, bool has_infinity) {
     int bias = (1 << (exponent_bits - 1)) - 1, exponent_max = (1 << exponent_bits) - 1;
     uint64_t sign = code >> (exponent_bits + mantissa_bits);
@@ -55,14 +55,14 @@ static double widen(uint64_t code, int exponent_bits, int mantissa_bits, bool ha
     int exponent = (int)(code >> mantissa_bits) & exponent_max;
     bool is_nan = exponent == exponent_max &&
                   (has_infinity ? fraction != 0 : fraction == ((uint64_t)1 << mantissa_bits) - 1);
-    if (is_nan) { // quiet; 16 bits and more keep their payload
+    if (is_nan) { // quiet NaN; formats of 16 bits and more keep the payload
         bits = double_infinity | (uint64_t)1 << 51;
         if (mantissa_bits > 3) bits |= fraction << (52 - mantissa_bits);
     } else if (exponent == exponent_max && has_infinity) {
         bits = double_infinity;
     } else if (exponent > 0) {
         bits = (uint64_t)(exponent - bias + 1023) << 52 | fraction << (52 - mantissa_bits);
-    } else if (fraction > 0) { // subnormal: fraction 2^(1 - bias - mantissa_bits)
+    } else if (fraction > 0) { // subnormal: the value is fraction * 2^(1 - bias - mantissa_bits)
         int lead = 63 - __builtin_clzll(fraction);
         bits = (uint64_t)(lead + 1 - bias - mantissa_bits + 1023) << 52 |
                (fraction ^ (uint64_t)1 << lead) << (52 - lead);
@@ -82,34 +82,36 @@ double tsr_load(tsr_dtype dtype, const void *data, int64_t index) {
     case TSR_F16: return widen(((const uint16_t *)data)[index], 5, 10, true);
     case TSR_E4M3: return widen(((const uint8_t *)data)[index], 4, 3, false);
     case TSR_E5M2: return widen(((const uint8_t *)data)[index], 5, 2, true);
-    default: return tsri_load(dtype, data, index); // f64 and i32, exactly
+    default: return tsri_load(dtype, data, index); // f64 and i32 convert exactly
     }
 }
 
-// magnitude 2^-shift, rounded to nearest even; below 2^53, shift from 1 on.
+// magnitude * 2^-shift, rounded to nearest even. Requires magnitude < 2^53 and shift >= 1.
 static uint64_t round_shifted(uint64_t magnitude, int shift) {
-    if (shift > 53) return 0; // less than a half
+    if (shift > 53) return 0; // the value is below one half
     uint64_t half = (uint64_t)1 << (shift - 1);
     return (magnitude + half - 1 + (magnitude >> shift & 1)) >> shift;
 }
 
-// The 53 bits of a double's magnitude, and its exponent: magnitude = significand 2^(exponent - 52).
+// Returns the 53-bit significand of a double's magnitude: magnitude = significand * 2^(exponent - 52).
 static uint64_t significand_of(uint64_t magnitude, int *exponent) {
     int biased = (int)(magnitude >> 52);
     *exponent = (biased > 0 ? biased : 1) - 1023;
     return (magnitude & (((uint64_t)1 << 52) - 1)) | (uint64_t)(biased > 0) << 52;
 }
 
-// |value| rounded to nearest even as an integer code exponent << mantissa_bits | fraction, subnormals included, up to `largest`.
+// Rounds |value| to nearest even and returns its code, exponent << mantissa_bits | fraction, subnormals included,
+// capped at `largest`.
 static uint32_t narrow(uint64_t magnitude, int mantissa_bits, int bias, uint32_t largest) {
     int exponent, shift = 52 - mantissa_bits;
     uint64_t significand = significand_of(magnitude, &exponent);
     int biased = exponent + bias;
-    if (biased < 1) { // subnormal: the spacing of the smallest normal numbers
+    if (biased < 1) { // subnormal: round to the spacing of the smallest normal numbers
         shift += 1 - biased;
         biased = 1;
     }
-    // A normal number has 2^mantissa_bits at least behind the shift; a carry to the next power of two adds up by itself.
+    // The rounded significand of a normal number is at least 2^mantissa_bits, so the sum also carries into the exponent
+    // correctly.
     uint64_t code = ((uint64_t)(biased - 1) << mantissa_bits) + round_shifted(significand, shift);
     return code < largest ? (uint32_t)code : largest;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scalar conversions between float, double and the small formats, for kernels' tails and for the oracle.
+// Scalar conversions between float, double and the small formats, for the tails of kernels and for the oracles.
 #ifndef TSRI_CORE_DTYPE_H
 #define TSRI_CORE_DTYPE_H
 
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <tessera/types.h>
 
-// tsr_dtype_bytes without a call or a check, for what is asked of every row.
+// tsr_dtype_bytes without a call or a check, for code that runs once per row.
 static inline int64_t tsri_dtype_bytes(tsr_dtype dtype) {
     static const uint8_t bytes[TSR_DTYPE_COUNT] = {
         [TSR_F64] = 8,  [TSR_F32] = 4,  [TSR_BF16] = 2, [TSR_F16] = 2,
@@ -64,11 +64,11 @@ static inline double tsri_fp8_to_double(uint8_t h, int mantissa_bits, int bias, 
     if (has_infinity && exponent == 31) return copysign((double)(fraction ? NAN : INFINITY), sign);
     if (!has_infinity && (h & 0x7f) == 0x7f) return copysign((double)NAN, sign);
     uint64_t power = (uint64_t)((exponent ? exponent : 1) - bias - mantissa_bits + 1023) << 52;
-    memcpy(&scale, &power, sizeof scale); // of two
+    memcpy(&scale, &power, sizeof scale); // scale = power, a power of two
     return sign * scale * (double)((exponent ? 1 << mantissa_bits : 0) + fraction);
 }
 
-// tsr_load, for loops.
+// Like tsr_load, but fast enough for loops.
 static inline double tsri_load(tsr_dtype dtype, const void *data, int64_t index) {
     switch (dtype) {
     case TSR_F64: return ((const double *)data)[index];
@@ -82,7 +82,7 @@ static inline double tsri_load(tsr_dtype dtype, const void *data, int64_t index)
     }
 }
 
-// `count` elements, `step` apart. It asks for the dtype once.
+// Loads `count` elements, `step` apart, and tests the dtype only once.
 static inline void tsri_load_run(tsr_dtype dtype, const void *data, int64_t index, int64_t step,
                                  int64_t count, double *to) {
 #define TSRI_LOAD_RUN(of)                                                                          \

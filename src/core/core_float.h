@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The floating-point environment that the library computes in: round to nearest, subnormals kept, no traps.
-// Threads inherit theirs from whoever created them and callers may have changed their own. So every public function that
-// computes, and every thread of a parallel loop, sets it first and puts back what it found, flags and all: without that, the
-// thread that happens to compute a row would decide its bits, and a caller who traps on exceptions would die of exp(-inf).
+// A thread inherits its environment from its creator, and a caller may have changed its own. So every public function
+// that computes, and every thread of a parallel loop, first sets this environment and at the end restores the old one
+// with its flags. Otherwise the bits of a row would depend on the thread that computes it, and exp(-inf) would kill a
+// caller that traps exceptions.
 //
-// A compiler knows nothing of the environment and may move arithmetic past both functions: between them stand calls that it
-// cannot look into, and no arithmetic.
+// The compiler does not model the environment and may move arithmetic across both functions. Therefore only calls that
+// the compiler cannot inline stand between them, and no arithmetic.
 #ifndef TSRI_CORE_FLOAT_H
 #define TSRI_CORE_FLOAT_H
 
@@ -14,12 +15,12 @@
 #if defined(__x86_64__)
 #include <stdint.h>
 
-// MXCSR for SSE and AVX. Of x87, which our code does not use, printf obeys the rounding: where its control word is not ours, all
-// of it is saved and restored, which takes a microsecond.
+// MXCSR controls SSE and AVX. Our code does not use x87, but printf follows its rounding mode. If the x87 control word
+// is not ours, the whole x87 state is saved and restored, which takes a microsecond.
 typedef struct tsri_float_environment {
     uint32_t mxcsr;
     uint16_t x87_control, x87_status;
-    uint32_t x87[7]; // what fnstenv stores, where x87_control is not ours
+    uint32_t x87[7]; // result of fnstenv, stored only if x87_control is not ours
 } tsri_float_environment;
 
 enum { TSRI_MXCSR = 0x1f80, TSRI_X87_CONTROL = 0x37f, TSRI_X87_FLAGS = 0x3f };
@@ -30,7 +31,7 @@ static inline void tsri_float_enter(tsri_float_environment *before) {
     __asm__ volatile("fnstcw %0" : "=m"(before->x87_control));
     if (before->x87_control != TSRI_X87_CONTROL) {
         const uint16_t control = TSRI_X87_CONTROL;
-        // fnstenv masks what traps: fldcw would raise what is pending.
+        // fnstenv masks all exceptions; without it, fldcw would raise the pending ones.
         __asm__ volatile("fnstenv %0" : "=m"(before->x87));
         __asm__ volatile("fldcw %0" : : "m"(control));
     }
@@ -47,7 +48,7 @@ static inline uint16_t tsri_x87_status(void) {
     return status;
 }
 
-// The same around code that is not ours, a driver or a compiler, which may raise flags of x87 too.
+// The same for calls into foreign code (a driver, a compiler), which may raise x87 flags too.
 static inline void tsri_float_enter_foreign(tsri_float_environment *before) {
     tsri_float_enter(before);
     before->x87_status = tsri_x87_status();
@@ -55,7 +56,7 @@ static inline void tsri_float_enter_foreign(tsri_float_environment *before) {
 
 static inline void tsri_float_leave_foreign(const tsri_float_environment *before) {
     if (((tsri_x87_status() ^ before->x87_status) & TSRI_X87_FLAGS) != 0) {
-        enum { STATUS = 1 }; // the second word
+        enum { STATUS = 1 }; // index of the status word
         uint32_t now[7];
         __asm__ volatile("fnstenv %0" : "=m"(now));
         now[STATUS] = (now[STATUS] & ~(uint32_t)TSRI_X87_FLAGS) |

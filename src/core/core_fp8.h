@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scalar conversions between float and the 8-bit formats, without branches, so that loops over them
-// become vector code. Rounding is to nearest even; beyond the largest value they saturate.
+// Scalar conversions between float and the 8-bit formats, without branches, so that the compiler vectorizes loops over
+// them. They round to nearest even and saturate at the largest value.
 #ifndef TSRI_CORE_FP8_H
 #define TSRI_CORE_FP8_H
 
 #include "core/core_dtype.h"
 
-// The bits below the sign, widened in place, are a float whose exponent lacks the difference of
-// the biases; a product with a power of two adds it, and makes subnormals of one format normal in
-// the other.
+// The bits below the sign, shifted into place, form a float whose exponent is too small by the difference of the
+// biases. Multiplying by a power of two adds this difference and also turns subnormals of the 8-bit format into normal
+// floats.
 static inline float tsri_e4m3_to_float(uint8_t h) {
     uint32_t sign = (uint32_t)(h & 0x80) << 24, code = h & 0x7fu;
     uint32_t magnitude = tsri_bits_of_float(tsri_float_of_bits(code << 20) * 0x1p120f);
@@ -22,9 +22,9 @@ static inline float tsri_e5m2_to_float(uint8_t h) {
     return tsri_float_of_bits(sign | (code >= 0x7c ? special : magnitude));
 }
 
-// x rounded to a format of a sign, 7 - mantissa_bits exponent bits and mantissa_bits: the magnitude
-// is capped, then either its bits are rounded (normal), or the float adder rounds it to a multiple
-// of the smallest step (subnormal: one_step 2^23, where step is the spacing of floats).
+// Rounds x to a format of one sign bit, 7 - mantissa_bits exponent bits and mantissa_bits. The magnitude is first
+// capped. A normal result rounds the bits; for a subnormal one, adding 2^23 times the smallest step makes the float
+// adder round to a multiple of that step.
 static inline uint8_t tsri_fp8_of_float(float x, int mantissa_bits, int bias, uint32_t largest,
                                         uint32_t nan_code) {
     uint32_t u = tsri_bits_of_float(x), sign = u >> 24 & 0x80u, magnitude = u & 0x7fffffffu;
@@ -40,21 +40,20 @@ static inline uint8_t tsri_fp8_of_float(float x, int mantissa_bits, int bias, ui
 }
 
 static inline uint8_t tsri_e4m3_of_float(float x) {
-    return tsri_fp8_of_float(x, 3, 7, 0x43e00000u, 0x7f); // 448
+    return tsri_fp8_of_float(x, 3, 7, 0x43e00000u, 0x7f); // largest value 448
 }
 
 static inline uint8_t tsri_e5m2_of_float(float x) {
-    return tsri_fp8_of_float(x, 2, 15, 0x47600000u, 0x7e); // 57344
+    return tsri_fp8_of_float(x, 2, 15, 0x47600000u, 0x7e); // largest value 57344
 }
 
-// The float nearest to x in the direction that keeps a second rounding right: an inexact result
-// is made odd in its last bit (Boldo and Melquiond, 2008). For formats of 22 bits of precision
-// and less.
+// Rounds x to odd: an inexact result gets an odd last bit, so that a second rounding, to a format of at most 22 bits of
+// precision, is correct (Boldo and Melquiond, 2008).
 static inline float tsri_odd_float_of_double(double x) {
     float nearest = (float)x;
     double back = (double)nearest, size = x < 0 ? -x : x, got = back < 0 ? -back : back;
     uint32_t u = tsri_bits_of_float(nearest);
-    u -= got > size ? 1 : 0; // towards zero
+    u -= got > size ? 1 : 0; // now rounded towards zero
     u |= back != x ? 1 : 0;
     return tsri_float_of_bits(u);
 }

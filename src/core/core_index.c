@@ -13,7 +13,7 @@ tsr_status tsri_check_index_tensor(const char *op, const char *field, tsr_tensor
     if (t->ndim >= TSR_MAX_DIMS)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.ndim is %d, expected 0 to %d", op, field,
                          (int)t->ndim, TSR_MAX_DIMS - 1);
-    tsr_tensor column = *t; // one element a row
+    tsr_tensor column = *t; // as rows of one element
     column.shape[column.ndim] = 1;
     column.stride[column.ndim++] = 1;
     struct tsri_rows rows;
@@ -25,7 +25,7 @@ tsr_status tsri_check_index_tensor(const char *op, const char *field, tsr_tensor
 tsr_status tsri_check_index_values(const char *op, const char *field,
                                    const struct tsri_indices *indices, int64_t limit,
                                    const int32_t *exempt, int64_t first_index) {
-    // A negative value is a large unsigned one.
+    // Cast to unsigned, a negative value exceeds every bound.
     const uint32_t bound = (uint32_t)tsri_min(limit, (int64_t)INT32_MAX + 1);
     const int32_t pass = exempt != NULL ? *exempt : 0;
     const bool has_exempt = exempt != NULL;

@@ -11,7 +11,7 @@
 
 enum { IS_KNOWN = 1 << TSRI_LOG_NUM_TOPICS };
 
-// A bit for each topic that is on.
+// One bit for each topic that is on.
 static int read_topics(void) {
     static const char *const names[] = {[TSRI_LOG_PLAN] = "plan", [TSRI_LOG_KERNELS] = "kernels"};
     const char *wanted = tsri_environment("TSR_LOG");
@@ -21,7 +21,7 @@ static int read_topics(void) {
     return topics;
 }
 
-// Every call asks, and the environment may be long: it is read once.
+// Every call asks, and a search of the environment may be long, so the answer is read once.
 bool tsri_log_is_on(enum tsri_log_topic topic) {
     static atomic_int known;
     int topics = atomic_load_explicit(&known, memory_order_relaxed);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SHA-256 (FIPS 180-4): names and checks what is kept on disk, where two things of one name would be
-// wrong code.
+// SHA-256 (FIPS 180-4), for names and checks of files on disk: a collision would run the wrong code.
 #ifndef TSRI_CORE_SHA256_H
 #define TSRI_CORE_SHA256_H
 
@@ -17,7 +16,7 @@ struct tsri_sha256 {
 
 void tsri_sha256_start(struct tsri_sha256 *hash);
 void tsri_sha256_add(struct tsri_sha256 *hash, const void *data, size_t bytes);
-// The text with its end, so that no two sequences of texts run together alike.
+// Adds the text with its terminating zero, so that different sequences of texts never hash alike.
 void tsri_sha256_add_text(struct tsri_sha256 *hash, const char *text);
 void tsri_sha256_finish(struct tsri_sha256 *hash, unsigned char digest[TSRI_SHA256_BYTES]);
 void tsri_sha256_hex(const unsigned char digest[TSRI_SHA256_BYTES], char hex[TSRI_SHA256_HEX]);

@@ -10,7 +10,7 @@ static _Thread_local char last_error[768];
 const char *tsr_last_error(void) { return last_error; }
 
 tsr_status tsri_fail(tsr_status status, const char *format, ...) {
-    char sentence[sizeof last_error]; // the last error may itself be among the arguments
+    char sentence[sizeof last_error]; // not last_error itself: it may be among the arguments
     va_list list;
     va_start(list, format);
     vsnprintf(sentence, sizeof sentence, format, list);
@@ -45,7 +45,7 @@ tsr_status tsri_args_read(const char *op, const char *name, void *local, size_t 
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s is NULL, expected a struct", op, name);
     size_t bytes;
     memcpy(&bytes, args, sizeof bytes);
-    // Every struct of ours ends at a multiple of its alignment; another size would cut an address in two.
+    // All our structs end at a multiple of their alignment; any other size would cut a pointer in two.
     if (bytes < sizeof bytes || bytes > 65536 || bytes % sizeof(void *) != 0)
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: %s.size is %zu, expected %zu (use the initialiser macro)", op, name,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Failing: every error of the library goes through tsri_fail, which keeps one sentence per thread.
+// Errors: every error of the library goes through tsri_fail, which keeps one sentence per thread.
 #ifndef TSRI_CORE_STATUS_H
 #define TSRI_CORE_STATUS_H
 
@@ -16,17 +16,17 @@ tsr_status tsri_fail(tsr_status status, const char *format, ...)
         if (try_status_ != TSR_OK) return try_status_;                                             \
     } while (0)
 
-// Copies a caller's args struct, which may be older (smaller) or newer (larger) than ours, into a
-// zeroed local one. A newer struct is accepted while what we do not know in it is zero. name: of the
-// struct, in sentences.
+// Copies a caller's args struct into a zeroed local one. The caller's struct may be older (smaller) or newer (larger)
+// than ours; a newer one is accepted only if all fields that we do not know are zero. `name` is the struct's name in
+// error sentences.
 tsr_status tsri_args_read(const char *op, const char *name, void *local, size_t local_bytes,
                           const void *args);
 
 #define TSRI_ARGS_READ(op, local, args)                                                            \
     tsri_args_read((op), "args", &(local), sizeof(local), (args))
 
-// A field of an args struct that has a has_ one beside it: a value without it is refused, not lost in silence. That is any real
-// number but 0, and an integer above 0, since -1 is what many have for none.
+// Checks a field that has a matching has_ flag: a value without the flag is an error, not silently ignored. A value is
+// any real number but 0, or an integer above 0 (many callers write -1 for "none").
 #define TSRI_CHECK_FLAG(op, args, field)                                                           \
     tsri_check_flag((op), #field, (args)->has_##field, (double)(args)->field,                      \
                     _Generic((args)->field, float                                                  \

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fault table: whatever the library asks of the operating system and could be refused goes through it, so that
-// tests refuse each request in turn (tests/support/fault_case.h) and the binary that they do it to is the one that ships. The
-// CUDA driver has a table of its own (cuda/cuda_driver.h); NVRTC, CUPTI and NVML come in through find_symbol.
+// The fault table: every request to the operating system that may fail goes through it. Tests make each request fail in
+// turn (tests/support/fault_case.h), in the same binary that ships. The CUDA driver has its own table
+// (cuda/cuda_driver.h); NVRTC, CUPTI and NVML are found with find_symbol.
 //
-// Called as they are: what cannot fail, and what may fail without a consequence (madvise; mkdir before an open;
-// unlink of a leftover).
+// Two kinds of calls bypass the table: those that cannot fail, and those whose failure has no consequence (madvise;
+// mkdir before an open; unlink of a leftover file).
 #ifndef TSRI_CORE_SYSTEM_H
 #define TSRI_CORE_SYSTEM_H
 
@@ -16,12 +16,12 @@
 #include <sys/types.h>
 
 struct tsri_system {
-    void *(*alloc)(size_t alignment, size_t bytes); // bytes a multiple of alignment
+    void *(*alloc)(size_t alignment, size_t bytes); // bytes: a multiple of alignment
     void (*free)(void *pointer);
     int (*thread_create)(pthread_t *thread, const pthread_attr_t *attributes, void *(*body)(void *),
                          void *arg);
     int (*at_fork)(void (*before)(void), void (*in_parent)(void), void (*in_child)(void));
-    void *(*open_library)(const char *path); // NULL when it is not there
+    void *(*open_library)(const char *path); // NULL if it does not exist
     void *(*find_symbol)(void *library, const char *name);
     int (*open)(int folder, const char *path, int flags, mode_t mode); // openat
     DIR *(*open_list)(int folder);                                     // fdopendir
@@ -29,25 +29,26 @@ struct tsri_system {
     ssize_t (*read)(int file, void *data, size_t bytes, off_t at);     // pread
     ssize_t (*write)(int file, const void *data, size_t bytes);
     int (*sync)(int file);
-    int (*close)(int file); // closed, whatever it returns
+    int (*close)(int file); // the file is closed, whatever it returns
     int (*rename)(int folder, const char *from, int to_folder, const char *to);
 };
 
 extern struct tsri_system tsri_system;
 
-// A block of zeros of any size, for tsri_system.free; NULL where there is no memory.
+// A zeroed block of any size, freed with tsri_system.free. NULL: out of memory.
 void *tsri_alloc(size_t bytes);
-// A larger one with the bytes of the old one (NULL: there is none), which goes. NULL, and the old one stays, where
-// there is no memory.
+// Moves the old block (NULL: none) to a larger one and frees it. If memory is short, returns NULL and keeps the old
+// block.
 void *tsri_grow(void *block, size_t old_bytes, size_t bytes);
 
-// A variable of the environment; NULL where it is not set, and in a program that runs with more rights than who started
-// it (set-user-id, capabilities): there the environment is a stranger's.
+// Value of an environment variable; NULL if it is not set. Also NULL in a program with raised privileges (set-user-id,
+// capabilities), because a stranger controls the environment there.
 const char *tsri_environment(const char *name);
 
-// Bytes of a file from there on, as many as it has; fewer too where it cannot be read.
+// Reads up to `bytes` bytes of a file from offset `at` and returns how many it read: fewer at the end of the file or on
+// an error.
 size_t tsri_read(int file, void *data, size_t bytes, off_t at);
-// The first bytes of a file, ended by a zero. False where it cannot be opened.
+// Reads the first bytes of a file and adds a zero. False if the file cannot be opened.
 bool tsri_read_text(const char *path, char *text, size_t bytes);
 
 #endif

@@ -7,7 +7,7 @@ tsr_tensor tsr_tensor_contiguous(const void *data, tsr_dtype dtype, int ndim,
                                  const int64_t *shape) {
     tsr_tensor t = {0};
     if (ndim < 0 || ndim > TSR_MAX_DIMS) return t;
-    t.data = (void *)(uintptr_t)data; // one tensor type for inputs and outputs
+    t.data = (void *)(uintptr_t)data; // inputs and outputs share one tensor type
     t.dtype = dtype;
     t.ndim = ndim;
     int64_t stride = 1;
@@ -32,7 +32,7 @@ int64_t tsr_tensor_numel(const tsr_tensor *t) {
 
 const char *tsri_shape_text(const tsr_tensor *t, char *buffer, size_t bytes) {
     size_t used = (size_t)snprintf(buffer, bytes, "(");
-    // A bad ndim is told before it is refused.
+    // This also prints a tensor whose ndim is not checked yet.
     for (int i = 0; i < t->ndim && i < TSR_MAX_DIMS && used < bytes; i++)
         used += (size_t)snprintf(buffer + used, bytes - used, i ? ", %lld" : "%lld",
                                  (long long)t->shape[i]);
@@ -40,12 +40,12 @@ const char *tsri_shape_text(const tsr_tensor *t, char *buffer, size_t bytes) {
     return buffer;
 }
 
-static _Thread_local tsr_device expected_device; // the CPU at first
+static _Thread_local tsr_device expected_device; // initially the CPU
 
 void tsri_expect_device(tsr_device device) { expected_device = device; }
 
 const char *tsri_device_text(tsr_device device) {
-    static _Thread_local char text[2][32]; // two in one sentence
+    static _Thread_local char text[2][32]; // a sentence may name two devices
     static _Thread_local unsigned turn;
     char *buffer = text[turn++ % 2];
     if (device.type == TSR_CPU && device.index == 0) return "cpu";
@@ -56,9 +56,9 @@ const char *tsri_device_text(tsr_device device) {
     return buffer;
 }
 
-// No step has been refused: each stride that is taken is at most 2^48, and so are the elements.
+// The checks have passed, so every stride in use and the number of elements are at most 2^48.
 static void settle_strides(tsr_tensor *t, bool is_empty) {
-    int64_t beyond = 1; // one stride of a dimension that has the next ones in it without gaps
+    int64_t beyond = 1; // the stride of a dimension that holds all later ones without gaps
     for (int i = t->ndim - 1; i >= 0; i--) {
         if (is_empty || t->shape[i] == 1) t->stride[i] = beyond;
         beyond = t->stride[i] * tsri_max(t->shape[i], 1);
@@ -72,7 +72,7 @@ tsr_status tsri_check_tensor(const char *op, const char *field, tsr_tensor *t,
     if ((unsigned)t->dtype >= TSR_DTYPE_COUNT)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %d, expected a tsr_dtype", op,
                          field, (int)t->dtype);
-    // A host has one CPU: its index is looked at no more than before.
+    // A host has one CPU, so its index is ignored.
     if (t->device.type != expected_device.type ||
         (t->device.type != TSR_CPU && t->device.index != expected_device.index))
         return tsri_fail(TSR_INVALID_ARGUMENT,
@@ -81,7 +81,7 @@ tsr_status tsri_check_tensor(const char *op, const char *field, tsr_tensor *t,
     if (t->ndim < 0 || t->ndim > TSR_MAX_DIMS)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.ndim is %d, expected 0 to %d", op, field,
                          (int)t->ndim, TSR_MAX_DIMS);
-    int64_t room = 1; // elements, counting a dimension of 0 as 1
+    int64_t room = 1; // number of elements, a dimension of 0 counted as 1
     int64_t last = 0; // offset of the last element
     bool is_empty = false, is_too_large = false, is_too_long = false;
     for (int i = 0; i < t->ndim; i++) is_empty |= t->shape[i] == 0;
@@ -115,7 +115,7 @@ tsr_status tsri_check_tensor(const char *op, const char *field, tsr_tensor *t,
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.data is NULL, expected %lld elements", op,
                          field, (long long)room);
     size_t bytes = (size_t)tsri_dtype_bytes(t->dtype);
-    if (((uintptr_t)t->data & (bytes - 1)) != 0) // a power of 2
+    if (((uintptr_t)t->data & (bytes - 1)) != 0) // bytes is a power of 2
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: %s.data is %p, expected an address that is a multiple of the %zu "
                          "bytes of %s",
@@ -169,7 +169,7 @@ tsr_status tsri_check_vector(const char *op, const char *field, tsr_tensor *t, e
     return TSR_OK;
 }
 
-// The common case: from the last dimension on, each steps over what those behind it span.
+// Fast path: each stride is at least the span of all later dimensions.
 static bool is_in_order(const tsr_tensor *t) {
     int64_t span = 1;
     for (int i = t->ndim - 1; i >= 0; i--) {
@@ -250,7 +250,7 @@ tsr_status tsri_check_float(const char *op, const char *field, const tsr_tensor 
                      field, tsr_dtype_name(t->dtype));
 }
 
-// First byte and the byte after the last one; false for an empty tensor, whose strides mean nothing.
+// The first byte and the byte after the last one. False for an empty tensor, whose strides mean nothing.
 static bool extent(const tsr_tensor *t, uintptr_t *begin, uintptr_t *end) {
     int64_t last = 0;
     for (int i = 0; i < t->ndim; i++)
@@ -262,9 +262,9 @@ static bool extent(const tsr_tensor *t, uintptr_t *begin, uintptr_t *end) {
     return true;
 }
 
-// The bytes of a tensor as runs of `width` bytes that start at multiples of `period` from its first
-// byte; the dimensions that lie back to back at the end make one run. False when its other strides are no
-// multiples of the smallest one.
+// Describes a tensor's bytes as runs of `width` bytes that start at multiples of `period` from its first byte. The last
+// dimensions, as far as they are contiguous, form one run. False if the other strides are not multiples of the smallest
+// one.
 static bool is_periodic(const tsr_tensor *t, size_t *width, size_t *period) {
     size_t bytes = tsr_dtype_bytes(t->dtype);
     int64_t run = 1, step = 0;
@@ -280,7 +280,7 @@ static bool is_periodic(const tsr_tensor *t, size_t *width, size_t *period) {
     return step == 0 || run <= step;
 }
 
-// Interleaved views of one buffer, as the q, k and v columns of a fused projection.
+// True if both are interleaved views of one buffer, as the q, k and v columns of a fused projection.
 static bool is_interleaved(const tsr_tensor *a, const tsr_tensor *b) {
     size_t width_a, width_b, period_a, period_b;
     if (!is_periodic(a, &width_a, &period_a) || !is_periodic(b, &width_b, &period_b)) return false;
