@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The library's only output: lines on stderr that the user asked for. TSR_LOG=plan,kernels is read once, when the
-// library first logs.
+// The library's only output: lines on stderr that the user asked for. TSR_LOG=plan,kernels is read once, at its first
+// use.
 #ifndef TSRI_CORE_LOG_H
 #define TSRI_CORE_LOG_H
 

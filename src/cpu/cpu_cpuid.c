@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the processor says of itself, and what the operating system saves of it.
+// Reads what the processor supports (cpuid) and which of its registers the operating system saves.
 #define _GNU_SOURCE
 #include "cpu/cpu_detect.h"
 
@@ -20,7 +20,7 @@ struct tsri_cpuid tsri_read_cpuid(void) {
     if (!__get_cpuid(0, &a, &b, &c, &d)) return id;
     id.is_amd = b == signature_AMD_ebx && c == signature_AMD_ecx && d == signature_AMD_edx;
     if (!__get_cpuid(1, &a, &b, &id.leaf1_c, &d)) return id;
-    // Without the system's consent the instruction itself is a fault, as on some virtual machines.
+    // xgetbv faults unless the operating system has enabled it; some virtual machines have not.
     if (id.leaf1_c & TSRI_CPUID_OSXSAVE) id.xcr0 = read_xcr0();
     if (__get_cpuid_count(7, 0, &a, &id.leaf7_b, &c, &id.leaf7_d) && a >= 1)
         (void)__get_cpuid_count(7, 1, &id.leaf7_1_a, &b, &c, &d);
@@ -32,8 +32,7 @@ struct tsri_cpuid tsri_read_cpuid(void) {
 }
 #endif
 
-// Linux gives a process the state of AMX when it asks, and not where a thread's stack for signals is
-// too small for it.
+// Linux gives a process the AMX state only on request, and refuses if a thread's signal stack is too small for it.
 bool tsri_ask_for_tiles(void) {
 #if TSRI_HAS_X86_ISA && defined(SYS_arch_prctl)
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What follows from cpuid and XCR0: a processor may have an instruction set whose registers the
-// operating system does not save. Cache sizes from the kernel.
+// Instruction sets from cpuid and XCR0 (a processor may have one whose registers the operating system does not save),
+// and cache sizes from the kernel.
 #define _GNU_SOURCE
 #include "cpu/cpu_isa.h"
 
@@ -17,7 +17,7 @@
 
 enum { SHORT_BYTES = 64 };
 
-// ---- What registers say -------------------------------------------------------------------------
+// ---- What the registers say ----------------------------------------------------------------------
 
 // Bits of XCR0: the registers that the system saves.
 enum { SAVES_YMM = 0x6, SAVES_ZMM = 0xe6, SAVES_TILES = 0x60000 };
@@ -52,7 +52,8 @@ static void find_bf16_units(void) {
 #if defined(TSRI_HAS_BF16_KERNELS)
     const struct tsri_cpuid id = tsri_read_cpuid();
     bf16_units = tsri_bf16_units_of(&id);
-    // Intel's cores take twice as long over a vdpbf16ps as over the FMAs in its place, or as long; AMD's half.
+    // Compared with the FMAs that it replaces, vdpbf16ps takes as long or twice as long on Intel's cores, half as long
+    // on AMD's.
     bf16_units.is_dot_fast = bf16_units.has_dot && id.is_amd;
 #endif
 }
@@ -83,9 +84,9 @@ bool tsri_gains_from_far_lines(void) {
     return far_lines;
 }
 
-// cpuid traps in a virtual machine, so it is asked once; racing threads find the same answer.
+// cpuid traps in a virtual machine, so it runs once; threads that race get the same answer.
 tsr_isa tsri_isa_best(void) {
-    static atomic_int best; // 0, TSR_ISA_AUTO: not asked yet
+    static atomic_int best; // 0 (TSR_ISA_AUTO): not known yet
     int isa = atomic_load_explicit(&best, memory_order_relaxed);
     if (isa == TSR_ISA_AUTO) {
         const struct tsri_cpuid id = tsri_read_cpuid();
@@ -106,8 +107,8 @@ const char *tsr_isa_name(tsr_isa isa) {
 
 // ---- Caches -----------------------------------------------------------------------------------
 
-// The kernel knows which cores share a cache. sysconf divides nothing: in a virtual machine glibc
-// may add up the last caches of the whole host.
+// The kernel knows which cores share a cache. sysconf does not divide by them: in a virtual machine glibc may add up
+// the last-level caches of the whole host.
 static int64_t read_kernel_cache(int level) {
     for (int index = 0; index < 8; index++) {
         char path[96], text[SHORT_BYTES], type[16] = "", unit = 0;
@@ -120,7 +121,7 @@ static int64_t read_kernel_cache(int level) {
         READ_CACHE("level", "%d", &found);
         if (found != level) continue;
         READ_CACHE("type", "%15s", type);
-        if (type[0] == 'I') continue; // instructions
+        if (type[0] == 'I') continue; // skip instruction caches
         READ_CACHE("size", "%lld%c", &size, &unit);
 #undef READ_CACHE
         return size << (unit == 'K' ? 10 : unit == 'M' ? 20 : 0);
@@ -156,9 +157,9 @@ struct tsri_cache_sizes tsri_cache_sizes(void) {
 
 static bool is_virtual_machine(void) { return tsri_read_cpuid().leaf1_c >> 31; }
 
-// Neighbours on the host use the same cache, as much as their share of its CPUs, and what a machine reports is
-// often the whole of it. On two CPUs that report 105 MiB, stores past the caches gain from some 10 MiB of tensors
-// on, and a fifth of the time to a third from 24 MiB on.
+// A virtual machine often reports the host's whole cache, but neighbours use it in proportion to their CPUs. On two
+// CPUs that report 105 MiB, non-temporal stores pay off from about 10 MiB of tensors and save a fifth to a third of the
+// time from 24 MiB.
 static void find_l3_share(void) {
     enum { SHARE_OF_CPU = 5 << 20 };
     int64_t l3 = tsri_cache_sizes().l3, cpus = sysconf(_SC_NPROCESSORS_ONLN);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this processor offers: instruction sets and caches.
+// What this processor offers: its instruction sets and caches.
 #ifndef TSRI_CPU_ISA_H
 #define TSRI_CPU_ISA_H
 
@@ -9,26 +9,26 @@
 // The best instruction set that build, processor and operating system support.
 tsr_isa tsri_isa_best(void);
 
-// Units that multiply bf16 and add in fp32, beside AVX-512: vdpbf16ps, and the tiles of AMX. All false where
-// there is no AVX-512.
+// Units beside AVX-512 that multiply bf16 and add in fp32: vdpbf16ps, and the AMX tiles. All fields are false without
+// AVX-512.
 struct tsri_bf16_units {
-    bool has_dot, is_dot_fast; // fast: more products a cycle than FMA
-    bool has_tiles;            // to be had with tsri_can_use_tiles alone
+    bool has_dot, is_dot_fast; // is_dot_fast: more products per cycle than FMA
+    bool has_tiles;            // usable only after tsri_can_use_tiles
 };
-// Whether the system lends this process the tiles. Asked once, when somebody would use them: from then on Linux wants
-// stacks for signals (sigaltstack) of 12 KiB where 8 were enough before.
+// Whether the system grants this process the AMX tiles. Asked once, at their first use, because from then on Linux
+// demands signal stacks (sigaltstack) of 12 KiB instead of 8.
 bool tsri_can_use_tiles(struct tsri_bf16_units units);
 struct tsri_bf16_units tsri_bf16_units(void);
 
 struct tsri_cache_sizes {
-    int64_t l1, l2, l3; // bytes; per core, per core, shared
+    int64_t l1, l2, l3; // bytes; l1 and l2 per core, l3 shared
 };
 struct tsri_cache_sizes tsri_cache_sizes(void);
-// What plans may take the shared cache to hold: all of it, in a virtual machine a share.
+// How much of the shared cache plans may count on: all of it, in a virtual machine a share.
 int64_t tsri_l3_share(void);
 
-// Whether a core gains from lines fetched far ahead, in several pages side by side (simd_far_line): Intel's do, whose
-// prefetcher follows one stream in each page; on AMD's they hold up what is wanted sooner.
+// Whether a core gains from prefetching far ahead, in several pages at once (simd_far_line). Intel's cores do, because
+// their prefetcher follows one stream per page. On AMD's, such prefetches delay more urgent loads.
 bool tsri_gains_from_far_lines(void);
 
 // ---- Kernel tables ----------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CPUs from affinity mask and cgroup quota, memory from what the kernel takes for available and what groups have left.
+// CPUs from the affinity mask and the cgroup quota; memory from the kernel's estimate of what is available and the rest
+// of the cgroups' limits.
 #define _GNU_SOURCE
 #include "cpu/cpu_limits.h"
 
@@ -19,9 +20,9 @@ static const char own_groups[] = "/proc/self/cgroup", mounted_at[] = "/sys/fs/cg
 
 #define NO_LIMIT INT64_MAX
 
-// Something that groups limit: what a group's folder says of it, NO_LIMIT where that is nothing.
+// A resource that cgroups limit. of_group reads the limit from a group's folder, NO_LIMIT if there is none.
 struct limited {
-    const char *controller; // of version 1, and its mount
+    const char *controller; // name of the version 1 controller and of its mount
     int64_t (*of_group)(const char *folder);
 };
 
@@ -31,7 +32,7 @@ static bool read_of(const char *folder, const char *name, char *text, size_t byt
     return tsri_read_text(path, text, bytes);
 }
 
-// A file that has one number; false where there is none, or none in it ("max").
+// Reads a file that holds one number. False if the file or the number is missing ("max").
 static bool read_number(const char *folder, const char *name, int64_t *number) {
     char text[64];
     long long value;
@@ -43,8 +44,8 @@ static bool read_number(const char *folder, const char *name, int64_t *number) {
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// The least from a group up to the root of its hierarchy: every level counts. Inside a container
-// the path may be the host's, of which only the root is mounted.
+// The smallest limit from a group up to the root of its hierarchy, because every level counts. In a container the path
+// may be the host's, and only the root is mounted.
 static int64_t least_of_chain(const struct limited *what, const char *mount, const char *group) {
     char folder[PATH_BYTES];
     int64_t least = NO_LIMIT;
@@ -68,7 +69,7 @@ static bool has_controller(const char *list, const char *name) {
     return false;
 }
 
-// Lines are "id:controllers:path"; version 2's has no controllers.
+// Lines are "id:controllers:path"; the line of version 2 has no controllers.
 static int64_t least_of_groups(const struct limited *what, const char *groups, const char *root) {
     char text[GROUPS_BYTES], mount[PATH_BYTES], *next = text;
     int64_t least = NO_LIMIT;
@@ -82,7 +83,7 @@ static int64_t least_of_groups(const struct limited *what, const char *groups, c
         *path++ = '\0';
         bool is_unified = *controllers == '\0';
         if (!is_unified && !has_controller(controllers, what->controller)) continue;
-        for (int i = 0; i < 2; i++) { // version 2 alone or beside version 1; "cpu,cpuacct" or "cpu"
+        for (int i = 0; i < 2; i++) { // version 2 alone or beside 1; "cpu,cpuacct" or "cpu"
             const char *name = is_unified ? (i ? "unified" : "")
                                : i        ? what->controller
                                           : controllers;
@@ -97,11 +98,11 @@ static int64_t least_of_groups(const struct limited *what, const char *groups, c
 
 // ---- CPUs -------------------------------------------------------------------------------------
 
-// Whole CPUs of a group's quota, rounded up.
+// A group's quota in whole CPUs, rounded up.
 static int64_t cpus_of_group(const char *folder) {
     char text[64];
     long long quota = -1, period = 0;
-    if (read_of(folder, "cpu.max", text, sizeof text)) { // version 2: "max 100000" or two numbers
+    if (read_of(folder, "cpu.max", text, sizeof text)) { // version 2: "max 100000", or two numbers
         if (sscanf(text, "%lld %lld", &quota, &period) != 2) return NO_LIMIT;
     } else {
         int64_t numbers[2];
@@ -122,7 +123,7 @@ int tsri_cgroup_cpus(const char *groups, const char *root) {
     return least < NO_LIMIT ? (int)least : 0;
 }
 
-// The kernel wants a mask as long as its own: longer ones until one is.
+// The kernel demands a mask at least as long as its own, so try longer ones until one is accepted.
 static int affinity_cpus(void) {
     for (int cpus = CPU_SETSIZE; cpus <= MOST_CPUS; cpus *= 2) {
         size_t bytes = CPU_ALLOC_SIZE((size_t)cpus);
@@ -145,7 +146,7 @@ int tsri_num_cpus(void) {
 
 // ---- Memory -----------------------------------------------------------------------------------
 
-// A number behind its name at the start of a line; 0 where there is none.
+// The number after `name` at the start of a line; 0 if there is none.
 static int64_t number_of(const char *text, const char *name) {
     size_t length = strlen(name);
     for (const char *line = text; line != NULL; line = strchr(line, '\n')) {
@@ -157,13 +158,14 @@ static int64_t number_of(const char *text, const char *name) {
     return 0;
 }
 
-// What is left of a group's limit. Pages of files count as used there, but the kernel drops them before it refuses.
+// The unused part of a group's limit. The group counts file pages as used, but the kernel drops them before it refuses
+// memory.
 static int64_t memory_of_group(const char *folder) {
     char stat[STAT_BYTES];
     int64_t limit, used;
     bool is_unified = read_number(folder, "memory.max", &limit);
     if (!is_unified && !read_number(folder, "memory.limit_in_bytes", &limit)) return NO_LIMIT;
-    if (limit < 0 || limit > NO_LIMIT / 2) return NO_LIMIT; // version 1 says a number there, too
+    if (limit < 0 || limit > NO_LIMIT / 2) return NO_LIMIT; // version 1: no limit
     if (!read_number(folder, is_unified ? "memory.current" : "memory.usage_in_bytes", &used))
         return NO_LIMIT;
     if (read_of(folder, "memory.stat", stat, sizeof stat)) {

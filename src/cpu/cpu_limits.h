@@ -5,14 +5,15 @@
 
 #include <stdint.h>
 
-// CPUs: affinity mask and cgroup quota.
+// CPUs that the affinity mask and the cgroup quota allow.
 int tsri_num_cpus(void);
-// Bytes that the system can give without swapping, and the groups let it; -1 where neither says.
+// Bytes that the system can give without swapping, within the limits of the cgroups; -1 if neither is known.
 int64_t tsri_memory_available(void);
 
-// The groups' parts: `groups` as /proc/self/cgroup, whose hierarchies are mounted under root, in cgroup version 1, 2 or both.
+// The cgroups' part of both. `groups` has the format of /proc/self/cgroup; the hierarchies of version 1, 2 or both are
+// mounted under root.
 int tsri_cgroup_cpus(const char *groups, const char *root); // 0: no quota
 int64_t tsri_cgroup_memory(const char *groups,
-                           const char *root); // what is left of it; -1: no limit
+                           const char *root); // bytes left; -1: no limit
 
 #endif

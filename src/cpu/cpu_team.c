@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers wait in a free list. A call takes as many as it wants (creating what is missing), hands
-// each its job through an atomic word of its own, runs its own share, waits and puts them back. A worker that has not begun
-// by then, since it slept or has no processor, has its job taken back: the caller does that too. Two calling threads
-// never share a worker, so they cannot wait for each other. Calls at once share the CPUs: what is busy is counted, and
-// none takes a worker beyond what it was told is there.
+// Idle workers wait in a free list. A call takes as many as it needs (and creates missing ones), gives each its job
+// through the worker's own atomic word, runs its own share, waits, and puts the workers back. If a worker has not begun
+// by then (it slept or got no processor), the caller takes the job back and runs it too. Two calling threads never
+// share a worker, so they cannot wait for each other. Concurrent calls share the CPUs: the pool counts busy threads,
+// and no call takes a worker beyond the CPU count that it was given.
 //
-// A worker spins a bounded time for the next job, then sleeps on a condition variable: back-to-back
-// calls cost about a microsecond, an idle library costs nothing. Who spins yields between looks, but for the first
-// microseconds: where two threads of a team have got onto one processor, the one that waits would keep it from the one that
-// has work, call after call, since a processor in use is none that the system would move a thread away from or to.
+// A worker spins for a bounded time, then sleeps on a condition variable. So back-to-back calls cost about a
+// microsecond and an idle library costs nothing. After the first microseconds, a spinning thread yields between looks.
+// Otherwise, if two threads of a team share a processor, the waiting one would keep it from the working one in every
+// call: the scheduler moves no thread from or to a busy processor.
 //
-// The sleep uses the store-then-load pattern on both sides (worker: is_asleep, then job; caller: job, then is_asleep),
-// sequentially consistent, so that one of the two always sees the other. A caller whose workers take long sleeps in the same
-// way: one that only yielded would keep a processor from whatever has a lower priority, its own workers among them.
+// Sleep and wake-up use the store-then-load pattern on both sides (worker: is_asleep, then job; caller: job, then
+// is_asleep), sequentially consistent, so at least one side sees the other. A caller that waits long sleeps in the same
+// way; if it only yielded, it would keep a processor from threads of lower priority, perhaps its own workers.
 #include "cpu/cpu_team.h"
 
 #include <pthread.h>
@@ -24,22 +24,22 @@
 
 #include "core/core_system.h"
 
-// Looks before the first yield, and yields before the sleep.
+// Number of looks before the first yield, and of yields before the sleep.
 enum { WORKER_LOOKS = 64, WORKER_YIELDS = 128, CALLER_LOOKS = 256, CALLER_YIELDS = 10000 };
 enum { LOOKS_BETWEEN_YIELDS = 8 };
 
 enum state { IDLE, POSTED, BUSY, QUIT };
 
-// A worker's state. IDLE: its caller's, or of the free list; POSTED: whoever changes it has the job; BUSY: the worker's; QUIT:
-// it ends.
+// Who may use a worker in each state. IDLE: its caller or the free list; POSTED: whoever changes the state takes the
+// job; BUSY: the worker itself; QUIT: the worker ends.
 struct worker {
     _Alignas(64) atomic_int state;
-    atomic_bool is_asleep;  // the worker, until wake
-    atomic_bool is_awaited; // the caller is asleep, until done
+    atomic_bool is_asleep;  // set by the worker, until `wake`
+    atomic_bool is_awaited; // the caller sleeps until `done`
     void (*body)(void *arg, int thread);
     void *arg;
     int thread;
-    struct worker *next; // in the free list, or in the caller's list
+    struct worker *next; // in the free list or in the caller's list
     pthread_mutex_t mutex;
     pthread_cond_t wake, done;
     pthread_t handle;
@@ -48,9 +48,9 @@ struct worker {
 static pthread_mutex_t pool_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct worker *pool_free;
 static pthread_once_t pool_once = PTHREAD_ONCE_INIT;
-static bool is_safe_in_child;         // else a child would wait for workers that it does not have
-static atomic_int num_busy;           // threads in calls: callers, and workers that were taken
-static _Thread_local bool is_in_call; // this one is counted
+static bool is_safe_in_child;         // false: a forked child would wait for missing workers
+static atomic_int num_busy;           // threads in calls: callers and taken workers
+static _Thread_local bool is_in_call; // this thread is counted
 
 static inline void spin_pause(void) {
 #if defined(__x86_64__)
@@ -60,7 +60,7 @@ static inline void spin_pause(void) {
 #endif
 }
 
-// Until the state is IDLE, or is not, for a bounded time; the state then.
+// Spins for a bounded time until the state is IDLE (or, with is_for_idle false, is not), and returns the state.
 static int spin(struct worker *w, bool is_for_idle, int looks, int yields) {
     int state = IDLE;
     for (int i = 0; i < looks + yields * LOOKS_BETWEEN_YIELDS; i++) {
@@ -83,7 +83,7 @@ static int wait_for_job(struct worker *w) {
     atomic_store(&w->is_asleep, false);
     pthread_mutex_unlock(&w->mutex);
     return atomic_load(
-        &w->state); // IDLE where the job was taken back meanwhile: another may come soon
+        &w->state); // IDLE if the caller took the job back; the next one may come soon
 }
 
 static void post(struct worker *w, int state) {
@@ -95,16 +95,16 @@ static void post(struct worker *w, int state) {
     }
 }
 
-// The posted job, for the worker (BUSY) or back (IDLE).
+// Takes the posted job: BUSY for the worker, IDLE to take it back.
 static bool take_job(struct worker *w, int state) {
     int posted = POSTED;
     return atomic_compare_exchange_strong(&w->state, &posted, state);
 }
 
-// The caller may be gone, and another one have the worker, by the time that it looks who waits.
+// When the worker tests is_awaited, its caller may be gone already, and another caller may own the worker.
 static void *worker_main(void *arg) {
     struct worker *w = arg;
-    is_in_call = true; // by whom it works for
+    is_in_call = true; // counted by the calling thread
     while (wait_for_job(w) != QUIT) {
         if (!take_job(w, BUSY)) continue;
         w->body(w->arg, w->thread);
@@ -119,7 +119,7 @@ static void *worker_main(void *arg) {
 
 static void wait_until_done(struct worker *w) {
     if (spin(w, true, CALLER_LOOKS, CALLER_YIELDS) == IDLE) return;
-    int cancel_state; // a thread cancelled in here would leave its stack to the workers
+    int cancel_state; // a cancelled thread would free a stack that workers still use
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
     pthread_mutex_lock(&w->mutex);
     atomic_store(&w->is_awaited, true);
@@ -134,8 +134,8 @@ static void wait_until_done(struct worker *w) {
 static void lock_pool(void) { pthread_mutex_lock(&pool_mutex); }
 static void unlock_pool(void) { pthread_mutex_unlock(&pool_mutex); }
 
-// A forked child has none of its parent's threads: it starts with an empty pool, whatever its parent was at. Twice does no
-// harm: a fork amid the first call has pthread_once begin again in the child.
+// A forked child has none of its parent's threads, so it starts with an empty pool in any case. A second call does no
+// harm: after a fork during the first call, pthread_once runs again in the child.
 static void forget_pool(void) {
     pthread_mutex_init(&pool_mutex, NULL);
     pool_free = NULL;
@@ -153,8 +153,8 @@ static void release_worker(struct worker *w) {
     tsri_system.free(w);
 }
 
-// At exit or dlclose no code of ours may be running: the idle workers end. A busy one belongs to a
-// call in progress on another thread, which the caller must not unload under.
+// No code of ours may run after exit or dlclose, so the idle workers end. A busy worker belongs to a call on another
+// thread; the caller must not unload the library during that call.
 __attribute__((destructor)) void tsri_team_stop(void) {
     lock_pool();
     struct worker *list = pool_free;
@@ -169,8 +169,8 @@ __attribute__((destructor)) void tsri_team_stop(void) {
     }
 }
 
-// A worker must not run the application's signal handlers, nor hide a signal that it waits for. What a
-// fault raises, and a profiler, still reach it.
+// A worker must not run the application's signal handlers, nor take a signal that the application waits for. Signals of
+// faults and of a profiler still reach it.
 static void block_signals(sigset_t *before) {
     sigset_t set;
     sigfillset(&set);
@@ -222,7 +222,7 @@ static struct worker *take_worker(int most_busy) {
 
 void tsri_team_run(int num_threads, int most_busy, void (*body)(void *arg, int thread), void *arg) {
     pthread_once(&pool_once, init_pool);
-    // In the order of the free list, which they go back to: each has its index again.
+    // Taken and returned in the order of the free list, so each worker gets the same index again.
     struct worker *mine = NULL, **end = &mine;
     int thread = 1;
     bool is_outermost = !is_in_call;
@@ -241,7 +241,7 @@ void tsri_team_run(int num_threads, int most_busy, void (*body)(void *arg, int t
     }
     int num_counted = thread - 1 + is_outermost;
     body(arg, 0);
-    for (; thread < num_threads; thread++) body(arg, thread); // what no worker could be had for
+    for (; thread < num_threads; thread++) body(arg, thread); // shares without a worker
 
     for (struct worker *w = mine; w != NULL; w = w->next)
         if (take_job(w, IDLE)) body(arg, w->thread);

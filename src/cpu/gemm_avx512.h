@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The full register tile of gemm_simd.c on AVX-512, 6 x 64 floats, with its instructions in a fixed order. Compilers put
-// loads right before the products that need them, and where another thread has half of the core's queues, products
-// then wait. Here elements of A are loaded two rows ahead, vectors of B a step or more: six registers hold B in turns, four
-// of them a step's. Lines of C are asked for one by one: all at once they would keep loads of B waiting.
+// The full register tile of gemm_simd.c on AVX-512, 6 x 64 floats, in assembly. Compilers put each load right before
+// its products; if a hyper-thread uses half of the core's queues, the products then wait. Here elements of A are loaded
+// two rows ahead and vectors of B at least one step ahead: six registers hold B in rotation, four for the current step.
+// Lines of C are prefetched one at a time, because all at once would delay loads of B.
 #ifndef TSRI_CPU_GEMM_AVX512_H
 #define TSRI_CPU_GEMM_AVX512_H
 
@@ -15,8 +15,8 @@
 #define LOAD(B, s, j, v) "vmovups 64*" #j "+" B##_##s ",%%zmm" #v "\n"
 #define SET1(at, x) "vbroadcastss " at ",%%zmm" #x "\n"
 
-// Addresses start with a number, as a displacement comes before them.
-// Step s of B where its rows follow each other, in panels, and where they do not: bs is their stride in bytes.
+// Addresses start with a number, because a displacement precedes them.
+// Step s of B. NEAR: rows follow each other, in panels. FAR: rows are bs bytes apart.
 #define NEAR_0 "0(%[b])"
 #define NEAR_1 "256(%[b])"
 #define NEAR_2 "512(%[b])"
@@ -32,7 +32,7 @@
 #define FAR_TURN "mov %[b3],%[b]\n lea (%[b3],%[bs],2),%[b3]\n add %[bs],%[b3]\n"
 #define FAR_ONE "add %[bs],%[b]\n"
 
-// Row i of A in step s: panels, rows, columns. as is the stride.
+// Row i of A in step s, for panels, rows and columns. `as` is the stride in bytes.
 #define PANELS(s, i) "24*" #s "+4*" #i "(%[a])"
 #define PANELS_TURN "add $72,%[a]\n"
 #define PANELS_ONE "add $24,%[a]\n"
@@ -56,7 +56,8 @@
 
 #define ROW(x, v0, v1, v2, v3, d0, d1, d2, d3)                                                     \
     FMA(v0, x, d0) FMA(v1, x, d1) FMA(v2, x, d2) FMA(v3, x, d3)
-// Step s with its four vectors of B, t the one after it; `load` fills them again, as soon as they are free.
+// Step s with its four vectors of B; t is the next step. The `load` arguments refill the vectors as soon as they are
+// free.
 #define STEP(A, s, t, v0, v1, v2, v3, load0, load1, load2, load3)                                  \
     ROW(6, v0, v1, v2, v3, 8, 9, 10, 11)                                                           \
     SET1(A(s, 2), 6)                                                                               \
@@ -71,7 +72,7 @@
     FMA(v0, 7, 28)                                                                                 \
     load0 FMA(v1, 7, 29) load1 FMA(v2, 7, 30) load2 FMA(v3, 7, 31) load3 SET1(A(t, 1), 7)
 // clang-format off
-// A step that loads what it needs, and nothing else.
+// A step that loads only its own operands.
 #define LAST_STEP(A, B)                                                                               \
     LOAD(B, 0, 0, 0) LOAD(B, 0, 1, 1) LOAD(B, 0, 2, 2) LOAD(B, 0, 3, 3) SET1(A(0, 0), 6) SET1(A(0, 1), 7)      \
     ROW(6, 0, 1, 2, 3, 8, 9, 10, 11) SET1(A(0, 2), 6)                                              \
@@ -87,19 +88,19 @@
 #define NEXT_ROW "add %[cs],%[c]\n"
 #define ADD_STORE(d0, d1, d2, d3) OF_ROW(ADD, d0, d1, d2, d3) OF_ROW(STORE, d0, d1, d2, d3) NEXT_ROW
 #define ONLY_STORE(d0, d1, d2, d3) OF_ROW(STORE, d0, d1, d2, d3) NEXT_ROW
-// k1 and k2: the lanes that no vector has a NaN in (7: ordered), as simd_find_nans.
+// k1 and k2: lanes in which no vector holds a NaN (predicate 7: ordered), as in simd_find_nans.
 #define ORDERED(d, e, k) "vcmpps $7,%%zmm" #d ",%%zmm" #e ",%%" #k "%{%%" #k "%}\n"
 #define FIND_NANS(d0, d1, d2, d3) ORDERED(d0, d1, k1) ORDERED(d2, d3, k2)
 #define OF_ROWS(F)                                                                                 \
     F(8, 9, 10, 11)                                                                                \
     F(12, 13, 14, 15) F(16, 17, 18, 19) F(20, 21, 22, 23) F(24, 25, 26, 27) F(28, 29, 30, 31)
 
-// Lines of C, one in each turn.
+// Prefetches one line of C per turn.
 #define C_LINES                                                                                    \
     "dec %[lines]\n js 2f\n prefetchw (%[line])\n add $64,%[line]\n"                               \
     "test $3,%[lines]\n jnz 2f\n add %[line_skip],%[line]\n2:\n"
 
-// Lines of B in place, eight rows ahead.
+// Prefetches B in place, eight rows ahead.
 #define ROW_OF_B                                                                                   \
     "prefetcht0 0(%[line])\n prefetcht0 64(%[line])\n"                                             \
     "prefetcht0 128(%[line])\n prefetcht0 192(%[line])\n add %[bs],%[line]\n"

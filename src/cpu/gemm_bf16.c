@@ -94,23 +94,23 @@ static void tiles_open(void) {
         uint8_t rows[16];
     } config = {.palette = 1};
     for (int i = 0; i < 8; i++) config.row_bytes[i] = TILE_BYTES, config.rows[i] = TILE_ROWS;
-    __asm__ volatile("" ::"r"(&config) : "memory"); // gcc's intrinsics do not say what they read
+    __asm__ volatile("" ::"r"(&config) : "memory"); // gcc's intrinsics hide what they read
     _tile_loadconfig(&config);
 }
 
 static void tiles_close(void) { _tile_release(); }
 
-// Behind each tile that is loaded or multiplied. Where a processor throttles the unit, it lets fewer of its instructions
-// through the closer they follow each other: these eight slots make loops of them a tenth to a half faster there, and
-// cost nothing elsewhere, since products alone leave most slots empty.
+// A pause after each tile load or product. A throttled AMX unit accepts fewer instructions the closer they follow each
+// other. These eight nops make its loops a tenth to a half faster there and cost nothing elsewhere, because products
+// leave most issue slots empty.
 #define SPACED(instruction)                                                                        \
     do {                                                                                           \
         instruction;                                                                               \
         __asm__ volatile(".rept 8\n\tnop\n\t.endr");                                               \
     } while (0)
 
-// 32 x 32 of c, in tiles 0 to 3, two rows of two; a in 4 and 5, b in 6 and 7. is_half: the upper 16 rows; is_narrow: the
-// left 16 columns.
+// A 32 x 32 block of c in tiles 0 to 3 (two rows of two), with a in 4 and 5 and b in 6 and 7. is_half: only the upper
+// 16 rows; is_narrow: only the left 16 columns.
 SIMD_INLINE void tiles_square(const struct gemm_bf16_product *t, int64_t i, int64_t j, bool is_half,
                               bool is_narrow, bool is_streamed) {
     int64_t a_bytes = t->a_stride * 2, b_bytes = PAIR_ROW * 2, c_bytes = t->c_stride * 4;
@@ -151,7 +151,7 @@ SIMD_INLINE void tiles_square(const struct gemm_bf16_product *t, int64_t i, int6
 }
 
 static void tiles_multiply(const struct gemm_bf16_product *t) {
-    __asm__ volatile("" ::: "memory"); // as above, and what they write
+    __asm__ volatile("" ::: "memory"); // as above, and the intrinsics also write
     for (int64_t j = t->first; j < t->n; j += 2 * VL) {
         bool is_narrow = t->n - j <= VL;
         for (int64_t i = 0; i < t->m; i += 2 * TILE_ROWS) {
@@ -173,13 +173,13 @@ static void tiles_multiply(const struct gemm_bf16_product *t) {
 
 // ---- Packing ----------------------------------------------------------------------------------
 
-// The first n of 32 elements at x, zero beyond.
+// The first n of 32 elements at x, then zeros.
 SIMD_INLINE __m512i load_32(const uint16_t *x, int64_t n) {
     if (n >= 32) return _mm512_loadu_si512(x);
     return n <= 0 ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi16(simd_first_n_of_pair(n), x);
 }
 
-// A pair of k is 32 bits: 16 columns of 16 pairs are a matrix of floats to transpose.
+// A pair of k is 32 bits, so 16 columns of 16 pairs are transposed as a matrix of floats.
 SIMD_INLINE void pack_cols_of(const uint16_t *b, int64_t stride, int64_t k, int64_t n,
                               int64_t width, uint16_t *panel) {
     for (int64_t p = 0; p < k; p += 2 * VL)
@@ -203,8 +203,9 @@ static void pack_cols(const uint16_t *b, int64_t stride, int64_t k, int64_t n, i
         pack_cols_of(b, stride, k, n, width, panel);
 }
 
-// A quarter of 16 pairs of k of 16 columns. Loads by masks, which are cheaper than shuffles where AMX is, bring columns 4 apart
-// to the quarters of one vector, and leave 4 x 4 to transpose within them. Columns from n on are zero.
+// Packs a quarter of 16 pairs of k, for 16 columns. Masked loads, which are cheaper than shuffles on processors with
+// AMX, put columns 4 apart into the quarters of one vector; then only the 4 x 4 blocks within quarters are transposed.
+// Columns from n on are zero.
 SIMD_INLINE void pack_quarter(const uint16_t *b, int64_t stride, int64_t n, uint16_t *panel) {
     vf x[4];
     for (int64_t i = 0; i < 4; i++) {
@@ -223,8 +224,8 @@ SIMD_INLINE void pack_quarter(const uint16_t *b, int64_t stride, int64_t n, uint
         _mm512_storeu_si512(panel + i * PAIR_ROW, _mm512_castps_si512(x[i]));
 }
 
-// What is no whole step of depth goes as above, and what is short: the keys of a head, which wait in the first-level cache, would
-// lose their lines between the quarters.
+// Packs by quarters where k is long. The rest of k, and a short k, use pack_cols: the keys of a head wait in the
+// first-level cache and would lose their lines between the quarters.
 static void pack_cols_quarters(const uint16_t *b, int64_t stride, int64_t k, int64_t n,
                                int64_t width, uint16_t *panel) {
     enum { STEP = 2 * VL, QUARTER = STEP / 4, LEAST_K = 256 };
@@ -245,7 +246,7 @@ static void pack_cols_quarters(const uint16_t *b, int64_t stride, int64_t k, int
 SIMD_INLINE void pack_rows_of(const uint16_t *b, int64_t stride, int64_t k, int64_t n,
                               int64_t width, uint16_t *panel, bool *has_nonfinite) {
     const __m512i low = simd_first_pairs(), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
-    const __m512i exponent = _mm512_set1_epi16(0x7f80); // all ones: infinite or NaN
+    const __m512i exponent = _mm512_set1_epi16(0x7f80); // all exponent bits set: infinite or NaN
     __mmask32 nonfinite = 0;
     int64_t depth = (k + GEMM_BF16_DEPTH - 1) / GEMM_BF16_DEPTH * GEMM_BF16_DEPTH;
     for (int64_t p = 0; p < depth; p += 2, panel += PAIR_ROW)
@@ -282,7 +283,7 @@ static void pack_a_rows(const uint16_t *a, int64_t stride, int64_t m, int64_t k,
                                 load_32(a + i * stride + p, i < m ? k - p : 0));
 }
 
-// Two rows of 32 make 32 pairs; 16 such are two matrices of floats to transpose.
+// Two rows of 32 elements make 32 pairs; 16 such rows of pairs are transposed as two matrices of floats.
 static void pack_a_cols(const uint16_t *a, int64_t stride, int64_t m, int64_t k, uint16_t *rows,
                         int64_t row_stride) {
     const __m512i low = simd_first_pairs(), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// c (m x n, fp32) = a (m x k) b (k x n) of bf16 with few rows, by vdpbf16ps, with operands where they lie: up to six rows at a
+// c (m x n, fp32) = a (m x k) b (k x n) in bf16 by vdpbf16ps for small m, with operands in place: up to six rows at a
 // time, whose sums stay in registers.
-// B by columns (a linear layer's weights): dot products, 32 elements of k a step, six rows by four columns. B by rows: pairs of k
-// are made of two rows of B on the way, 32 columns a vector. More rows than six meet a part of B again while it is near.
+// B by columns (a linear layer's weights): dot products, 32 elements of k per step, six rows by four columns. B by
+// rows: two rows of B are interleaved into pairs of k on the fly, 32 columns per vector. With more than six rows, each
+// part of B is used again while it is in the caches.
 // Floor: B read once, 2 bytes an element, and 2 m n k FLOPs at the rate of vdpbf16ps.
 // Limit: in the caches that rate (92 to 94 % are reached); one or two rows past the caches: reading B.
 // Figures: docs/kernels/matmul_cpu_amd.md.
@@ -13,14 +14,14 @@
 
 enum {
     ROWS = 6,
-    WIDTH = 2 * VL, // elements of a vector of bf16
+    WIDTH = 2 * VL, // bf16 elements per vector
 };
 
-// How b comes: from near, or asked for ahead; or from beyond the caches in the order of memory, which AMD's cores fetch ahead by
-// themselves as long as nothing else is asked for.
+// How b is read. AS_IT_IS: from the caches. ASKED: with prefetches. IN_ORDER: in memory order, without prefetches,
+// because AMD's cores then prefetch by themselves.
 enum reading { AS_IT_IS, ASKED, IN_ORDER };
 
-// The first n of WIDTH elements, zero beyond.
+// The first n of WIDTH elements, then zeros.
 SIMD_INLINE __m512i load_first(const uint16_t *x, int64_t n) {
     return _mm512_maskz_loadu_epi16((__mmask32)((1u << n) - 1u), x);
 }
@@ -28,9 +29,9 @@ SIMD_INLINE __m512i load_first(const uint16_t *x, int64_t n) {
 // ---- Columns ----------------------------------------------------------------------------------
 
 enum {
-    COLS = 4,              // of a tile, the four of vf_hsum4
-    DEPTH = 8 << 10,       // elements that lanes add up before a new sum: a long serial one drifts
-    NEAR_BYTES = 16 << 10, // of columns that more rows meet again
+    COLS = 4,              // columns of a tile, as in vf_hsum4
+    DEPTH = 8 << 10,       // elements per sum; a longer serial sum drifts
+    NEAR_BYTES = 16 << 10, // bytes of columns that further rows use again
 };
 
 SIMD_INLINE void multiply_step(int rows, vf *sum, const __m512i *a, const __m512i *b) {
@@ -41,8 +42,8 @@ SIMD_INLINE void multiply_step(int rows, vf *sum, const __m512i *a, const __m512
             sum[i * COLS + d] = _mm512_dpbf16_ps(sum[i * COLS + d], (__m512bh)a[i], (__m512bh)b[d]);
 }
 
-// n columns from `first` on, k elements of them from `at` on. ASKED: short columns, the next of which are asked for on the way,
-// since a core that fetches ahead by itself begins anew at each of them. IN_ORDER: one after the other.
+// Computes n columns from `first` on, over k elements from `at` on. ASKED: columns are short and the next ones are
+// prefetched, because the hardware prefetcher restarts at each column. IN_ORDER: one column after the other.
 SIMD_INLINE void dots(int rows, enum reading reading, const struct gemm_bf16_few *t,
                       const uint16_t *a, int64_t first, int64_t n, int64_t at, int64_t k,
                       float *c) {
@@ -101,22 +102,24 @@ SIMD_INLINE void dots(int rows, enum reading reading, const struct gemm_bf16_few
 // ---- Rows -------------------------------------------------------------------------------------
 
 enum {
-    AHEAD = 8, // rows of B that are asked for
-    // Rows of B that a sum in registers is of: so that a strip of them is near when more rows of A meet it; or fewer of a B that
-    // passes by at full width, up to so many steps: the short sums of more drift past the error bound.
+    AHEAD = 8, // rows of B to prefetch
+    // Rows of B per sum in registers. BLOCK keeps a strip of them in the caches for the next rows of A. FAR_BLOCK, for
+    // a streamed B at full width, is smaller and used up to FAR_MOST_K: more short sums would exceed the error bound.
     BLOCK = 128,
     FAR_BLOCK = 8,
     FAR_MOST_K = 4096,
-    MOST_VECTORS = 8, // of a strip
+    MOST_VECTORS = 8, // vectors of a strip
     IN_ORDER_NUMEL = 4096,
     IN_ORDER_ROWS = 4,
 };
 
-// How a strip of columns lies in vectors of b: whole ones; n of one; n of its first half, 16 columns.
+// A strip of columns in vectors of b. WHOLE: full vectors; PART: n columns of one vector; HALF: n of its first 16
+// columns.
 enum strip_kind { WHOLE, PART, HALF };
 
-// Adds the products of two rows of b, or of the last one and zeros, with pairs of a. sum: two vectors for each row and vector of b,
-// in each 128-bit lane columns 0 to 3, and 4 to 7, of eight; of a half one, in order.
+// Adds the products of pairs of a with two rows of b (the last row may be paired with zeros). sum: two vectors for each
+// row and vector of b. Each 128-bit lane holds columns 0 to 3 (first vector) or 4 to 7 (second) of eight; a HALF strip
+// is in order.
 SIMD_INLINE void multiply_rows(int rows, int vectors, enum strip_kind kind, bool has_odd,
                                enum reading reading, const uint16_t *a, int64_t a_stride,
                                const uint16_t *b, int64_t b_stride, int64_t n, vf *sum) {
@@ -150,7 +153,7 @@ SIMD_INLINE void multiply_rows(int rows, int vectors, enum strip_kind kind, bool
     }
 }
 
-// A vector's columns, in order again.
+// Stores the columns of a vector in their order.
 SIMD_INLINE void store_columns(const vf *sum, enum strip_kind kind, int64_t n, bool is_accumulating,
                                float *c) {
     const __m512i low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
@@ -188,7 +191,7 @@ SIMD_INLINE void strip(int rows, int vectors, enum strip_kind kind, enum reading
                           c + i * t->c_stride + v * WIDTH);
 }
 
-// n columns from `first` on, k rows of b from `at` on.
+// Computes n columns from `first` on, over k rows of b from `at` on.
 SIMD_INLINE void strips(int rows, int vectors, enum reading reading, const struct gemm_bf16_few *t,
                         const uint16_t *a, int64_t first, int64_t n, int64_t at, int64_t k,
                         float *c) {
@@ -233,20 +236,21 @@ DOTS(1) DOTS(2) DOTS(3) DOTS(4) DOTS(5) DOTS(6)
 STRIPS(1, 8) STRIPS(2, 4) STRIPS(3, 4) STRIPS(4, 3) STRIPS(5, 2) STRIPS(6, 2)
 STRIPS(3, 2) STRIPS(4, 2)
 static few_kernel *const by_columns[ROWS] = {dots_1, dots_2, dots_3, dots_4, dots_5, dots_6};
-// Of as many vectors as registers have sums for; and of two, for rows that share strips with others.
+// As many vectors as the registers hold sums for; two vectors for rows that share strips with other rows.
 static few_kernel *const by_rows[ROWS] = {strips_1_8, strips_2_4, strips_3_4,
                                           strips_4_3, strips_5_2, strips_6_2};
 static few_kernel *const by_rows_again[ROWS] = {strips_1_8, strips_2_4, strips_3_2,
                                                 strips_4_2, strips_5_2, strips_6_2};
 // clang-format on
 
-// Columns of k elements that all rows meet before the next ones.
+// Number of columns of k elements that all rows use before the next columns.
 static int64_t near_columns(int64_t k) {
     int64_t near = NEAR_BYTES / (2 * (k > 0 ? k : 1)) / COLS * COLS;
     return near > COLS ? near : COLS;
 }
 
-// What other rows have met is near. In order where rows of A stay in the first level beside a column; beside rows of B for a few.
+// Parts after the first find b in the caches. IN_ORDER needs rows of A that stay in the first-level cache beside a
+// column; with rows of B, it needs small m and k.
 static enum reading reading_of(const struct gemm_bf16_few *t, int64_t part, int64_t rows,
                                int64_t k) {
     bool is_light =
@@ -259,7 +263,7 @@ void tsri_gemm_bf16_few(const struct gemm_bf16_few *t) {
     int64_t parts = (t->m + ROWS - 1) / ROWS;
     bool is_whole = parts <= 1 || (t->is_far && !t->by_columns); // all columns before the next rows
     few_kernel *const *kernels = t->by_columns ? by_columns : is_whole ? by_rows : by_rows_again;
-    // Whatever m is: a row's bits may not follow how many there are in a task.
+    // Independent of m: a row's bits must not depend on the number of rows in its task.
     int64_t depth = t->by_columns ? DEPTH : t->is_far && t->k <= FAR_MOST_K ? FAR_BLOCK : BLOCK;
     for (int64_t at = 0; at == 0 || at < t->k; at += depth) {
         int64_t k = t->k - at < depth ? t->k - at : depth;

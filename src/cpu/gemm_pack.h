@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packing of gemm_simd.c: B to panels of NR columns, A to panels of MR rows, both widened to fp32. A part of it, not for others.
+// The packing of gemm_simd.c, which alone includes this file: B to panels of NR columns, A to panels of MR rows, both
+// widened to fp32.
 #ifndef TSRI_CPU_GEMM_PACK_H
 #define TSRI_CPU_GEMM_PACK_H
 
-// A copy of the code for each dtype of an operand.
+// Compiles one copy of the code for each dtype of an operand.
 #define FOR_DTYPE(dtype, call)                                                                     \
     do {                                                                                           \
         if (dtype == TSR_BF16)                                                                     \
@@ -30,7 +31,7 @@ SIMD_INLINE void pack_b_rows(tsr_dtype dtype, const void *b, int64_t row, int64_
         }
 }
 
-// Columns of B are contiguous: VL of them are loaded VL steps of k at a time and transposed.
+// Columns of B are contiguous: VL columns by VL steps of k are loaded at a time and transposed.
 SIMD_INLINE void pack_b_cols(tsr_dtype dtype, const void *b, int64_t col, int64_t k, int64_t n,
                              float *panel) {
     for (int64_t p = 0; p < k; p += VL) {
@@ -63,7 +64,8 @@ static void pack_b(tsr_dtype dtype, const void *b, int64_t row, int64_t col, int
 }
 
 #if !defined(TSRI_SIMD_AVX512)
-// The first rows of A meet B where it is, and leave its panels to the others: stores find room beside the products.
+// The first MR rows of A read B in place and also write its panels for the other rows: the stores run beside the
+// products.
 static void pack_block(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride,
                        const float *b, int64_t b_row, float *panels, float *c, int64_t c_stride,
                        bool is_accumulating) {
@@ -99,7 +101,7 @@ static void widen_rows(tsr_dtype dtype, const void *a, int64_t stride, int64_t m
 #undef WIDEN
 }
 
-// VL steps of a row, whose elements lie `stride` apart.
+// Gathers VL steps of a row, whose elements are `stride` apart.
 SIMD_INLINE vf gather(tsr_dtype dtype, const void *a, int64_t stride, int64_t n) {
     char x[VL * sizeof(float)];
     size_t bytes = (size_t)simd_bytes(dtype);
@@ -108,7 +110,7 @@ SIMD_INLINE vf gather(tsr_dtype dtype, const void *a, int64_t stride, int64_t n)
     return vf_load_wide_n(dtype, x, 0, n);
 }
 
-// Squares of VL rows and steps, but for rows that are too few to be worth one.
+// Transposes squares of VL rows and VL steps; fewer than LEAST_ROWS rows are gathered one by one.
 SIMD_INLINE void widen_cols_as(tsr_dtype dtype, const void *a, int64_t stride, int64_t m, int64_t k,
                                float *rows, int64_t k_stride) {
     enum { LEAST_ROWS = 3 };
@@ -141,7 +143,7 @@ static void widen_cols(tsr_dtype dtype, const void *a, int64_t stride, int64_t m
 #undef WIDEN
 }
 
-// VL steps of MR rows, one after the other.
+// Stores VL steps of MR rows, interleaved by step.
 SIMD_INLINE void interleave(const vf *row, float *panel) {
 #if defined(TSRI_SIMD_SCALAR)
     for (int i = 0; i < MR; i++) panel[i] = row[i];

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // c (m x n, fp32) = or += a (m x k) b (k x n): micro-kernel and packing, compiled once per instruction set.
-// The register tile is MR rows by NV vectors: 6 x 64 floats on AVX-512 (24 accumulators of 32 registers), 6 x 16 on AVX2 (12 of
-// 16), 4 x 4 on plain C. Each step of k loads NV vectors of B and broadcasts MR elements of A. Six rows are few enough streams that
-// A can stay where it is when its rows are contiguous, at some loss; B is packed to panels of NR columns so that its loads are
-// aligned and sequential. After Goto and van de Geijn (2008) and BLIS (Van Zee and van de Geijn, 2015).
+// The register tile has MR rows and NV vectors: 6 x 64 floats on AVX-512 (24 of 32 registers accumulate), 6 x 16 on
+// AVX2 (12 of 16), 4 x 4 in plain C. Each step of k loads NV vectors of B and broadcasts MR elements of A. Contiguous
+// rows of A stay in place, at some loss, because six rows are few enough streams. B is packed into panels of NR columns
+// for aligned, sequential loads. After Goto and van de Geijn (2008) and BLIS (Van Zee and van de Geijn, 2015).
 // Floor: 2 m n k FLOPs at the FMA rate out of registers (`tessera info`).
 // Limit: on AVX-512 the tile's loads of A and B.
 // Figures: docs/kernels/matmul_cpu.md.
@@ -20,7 +20,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define HAS_SANITIZER 1
 #endif
-// Not under a sanitizer, which would not see its loads, nor where tests emulate AVX-512.
+// Not with a sanitizer, which cannot see the tile's loads, and not with emulated AVX-512.
 #if defined(TSRI_SIMD_AVX512) && defined(__AVX512F__) && !defined(HAS_SANITIZER)
 #define GEMM_HAS_FULL_TILE 1
 #include "cpu/gemm_avx512.h"
@@ -40,8 +40,9 @@ enum { TALL_ROWS = 8, TALL_NV = 2 };
 enum { TALL_ROWS = MR };
 #endif
 enum { NR = NV * VL, AHEAD = 8, PASS_AHEAD = 16, LINE_FLOATS = 16 };
-// GEMM_ROWS, several, beside a B in place that is fetched ahead, as its rows are no stream that a core knows. Rows of B
-// FALLING_FLOATS apart, or a multiple of that, fall on the same lines of the caches: more than FALLING_K of them do not stay.
+// FETCHED_ROWS: GEMM_ROWS, several rows, with B in place and prefetched, because the hardware does not see its rows as
+// a stream. Rows of B that are a multiple of FALLING_FLOATS apart map to the same cache sets, so more than FALLING_K of
+// them do not stay cached.
 enum { FETCHED_ROWS = GEMM_COLS + 1, FORMS };
 enum {
     FETCHED_SOME_ROWS = 24,
@@ -54,7 +55,7 @@ enum { SHALLOW_K = 128, FALLING_FLOATS = 1024, FALLING_K = 256 };
 // ---- Micro-kernel -----------------------------------------------------------------------------
 
 #if defined(TSRI_SIMD_SCALAR) && defined(__GNUC__) && !defined(__clang__)
-// gcc 12 makes vectors of two steps of k of which the last reads beyond b.
+// gcc 12 would vectorize two steps of k, and the last one reads beyond b.
 #pragma GCC push_options
 #pragma GCC optimize("no-tree-loop-vectorize")
 #endif
@@ -77,9 +78,9 @@ SIMD_INLINE void tile_step(int rows, int vectors, bool has_tail, int a_form, con
     }
 }
 
-// rows x (vectors full or masked to `tail` lanes in the last one). All but the strides are constants at
-// each use, so that acc lives in registers; where the loops are not unrolled early, gcc keeps it in memory.
-// panel: NULL, or where the rows of B that pass by are kept.
+// A tile of rows x vectors, the last vector masked to `tail` lanes with has_tail. All arguments but the strides are
+// constants at each use, so that acc stays in registers; gcc keeps it in memory if the loops are not unrolled early.
+// `panel`: where to keep the rows of B, or NULL.
 SIMD_INLINE void tile(int rows, int vectors, bool has_tail, int form, int64_t k, const float *a,
                       int64_t a_stride, const float *b, int64_t b_row, float *panel, float *c,
                       int64_t c_stride, int64_t tail, bool is_accumulating) {
@@ -93,7 +94,7 @@ SIMD_INLINE void tile(int rows, int vectors, bool has_tail, int form, int64_t k,
             acc[i][j] = vf_set1(0.0f);
             if (a_form == GEMM_PANELS) simd_prefetch(c, i * c_stride + j * VL, sizeof *c);
         }
-    // Two at a time where addresses are cheap: fewer instructions that do not multiply.
+    // With cheap addresses, two steps per turn spend fewer instructions outside the products.
     if (a_form == GEMM_PANELS)
         for (; p + 2 <= k; p += 2, a += 2 * a_step, b += 2 * b_row) {
             tile_step(rows, vectors, has_tail, a_form, a, a_stride, b, tail, NULL, acc);
@@ -135,7 +136,7 @@ SIMD_INLINE void tile(int rows, int vectors, bool has_tail, int form, int64_t k,
 typedef void tile_kernel(int64_t k, const float *a, int64_t a_stride, const float *b, int64_t b_row,
                          float *c, int64_t c_stride, int64_t tail, bool is_accumulating);
 
-// At the start of a line, whatever else this file has.
+// Aligned to a cache line, so the speed does not depend on the rest of the file.
 #define TILE(rows, vectors, has_tail, form)                                                        \
     __attribute__((aligned(64))) static void tile_##rows##_##vectors##_##has_tail##_##form(        \
         int64_t k, const float *a, int64_t a_stride, const float *b, int64_t b_row, float *c,      \
@@ -193,7 +194,7 @@ static tile_kernel *tile_for(int64_t rows, int64_t vectors, int64_t tail, int fo
 }
 
 #if defined(GEMM_HAS_TALL_TILES)
-// Two rows more than MR by 32 columns, for B in place, which is read less often.
+// Tiles of up to MR + 2 rows by 32 columns, for B in place: they read B less often.
 #define TALL_NAMES(rows, vectors)                                                                  \
     { tile_##rows##_##vectors##_0_FETCHED_ROWS, tile_##rows##_##vectors##_1_FETCHED_ROWS }
 // clang-format off
@@ -219,14 +220,15 @@ static void tall_tile(int64_t m, int64_t n, int64_t k, const float *a, int64_t a
 #pragma GCC pop_options
 #endif
 
-// Of so many that are left. Two rows take a tile about as long as four, for the loads of B: two or three more than a tile has are
-// two tiles of as many, or one more.
+// Rows of the next tile. Because of the loads of B, a tile of two rows takes about as long as one of four. So MR + 2 or
+// MR + 3 remaining rows become two tiles of equal height, up to one row.
 static int64_t rows_of_tile(int64_t left) {
     return left == MR + 2 || left == MR + 3 ? (left + 1) / 2 : tsri_min(MR, left);
 }
 
-// Rows of A and B in place: each tile fetches B ahead, since the one before it may not have left it in the caches. Tall ones are
-// for B whose panels do not stay there: deep ones of rows a multiple of 4 KiB apart, which fall on the same lines.
+// Rows of A and B in place: each tile prefetches B, because the previous tile may not have left it in the caches. Tall
+// tiles are for large k with rows of B a multiple of 4 KiB apart, which map to the same cache sets and do not stay
+// cached.
 static void block_fetched(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride,
                           const float *b, int64_t b_row, float *c, int64_t c_stride,
                           bool is_accumulating) {
@@ -252,7 +254,7 @@ static void block_fetched(int64_t m, int64_t n, int64_t k, const float *a, int64
     }
 }
 
-// What the caches keep between tiles is not fetched again: shallow panels, small B, panels that many rows meet.
+// No prefetch for B that stays cached between tiles: small k, a small B, and panels that many rows use.
 static bool is_fetched(int64_t m, int64_t k, int64_t b_row) {
     if (m <= TALL_ROWS) return m > 1;
     if (m <= FETCHED_SOME_ROWS) return k > SHALLOW_K && k * b_row > NEAR_FLOATS;
@@ -260,8 +262,8 @@ static bool is_fetched(int64_t m, int64_t k, int64_t b_row) {
     return m <= FETCHED_MOST_ROWS && k > SHALLOW_K && k * b_row > NEAR_FLOATS_OF_MORE;
 }
 
-// Panels outside, rows inside: a panel of B stays in the second-level cache while all of A passes. Where A is packed
-// its panel stays in the first, and those of B pass, fetched ahead, from the second.
+// Panels outside, rows inside: a panel of B stays in the second-level cache while all of A passes. If A is packed, a
+// panel of A stays in the first-level cache, and the panels of B stream from the second, prefetched.
 static void block(int64_t m, int64_t n, int64_t k, enum gemm_a_form a_form, const float *a,
                   int64_t a_stride, const float *b, int64_t b_stride, bool is_b_in_place, float *c,
                   int64_t c_stride, bool is_accumulating) {
@@ -278,7 +280,7 @@ static void block(int64_t m, int64_t n, int64_t k, enum gemm_a_form a_form, cons
             for (int64_t i = first, rows; i < tsri_min(m, first + step_m); i += rows) {
                 rows = a_form == GEMM_PANELS ? tsri_min(MR, m - i) : rows_of_tile(m - i);
                 tile_kernel *run = tile_for(rows, vectors, tail, (int)a_form, b_row);
-                // In panels too, row i (a multiple of MR) starts i * a_stride floats on.
+                // In panels too, row i (a multiple of MR) starts at i * a_stride floats.
                 const float *a_row = a_form == GEMM_COLS ? a + i : a + i * a_stride;
                 run(k, a_row, a_stride, panel, b_row, c + i * c_stride + j, c_stride, tail,
                     is_accumulating);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of few rows with a B that is past the caches and stays where it is, for gemm_simd.c. A tile would read 64 bytes
-// of a row of B, then 64 of the next one, pages apart, and all of them again for each six rows of A. Here a few rows of B
-// pass by in long runs: elements of A for some rows and steps are in registers, the sums of all rows in the first-level cache,
-// where a pass adds that many products to each, and the next rows of B are fetched beside. An element's products are added one
-// by one in the order of k, as in a tile, so the bits are the same.
+// Products for small m with B in place and too large for the caches (part of gemm_simd.c). A tile would read 64 bytes
+// of a row of B, then 64 of the next row, pages apart, and all of B again for every six rows of A. Here a pass streams
+// a few rows of B in long runs: elements of A for some rows and steps are in registers, and the sums of all rows are in
+// the first-level cache, where the pass adds that many products to each sum. The next rows of B are prefetched
+// meanwhile. Products are added one by one in the order of k, as in a tile, so the bits are the same.
 #ifndef TSRI_CPU_GEMM_STREAM_H
 #define TSRI_CPU_GEMM_STREAM_H
 
 #include "core/core_index.h"
 #include "cpu/simd.h"
 
-// In registers: elements of A, as many sums as rows, and a vector of B.
+// Registers hold the elements of A, one sum per row, and one vector of B.
 #if defined(TSRI_SIMD_AVX512)
 enum { STREAM_ROWS = 6, STREAM_STEPS = 4 };
 #else
@@ -18,8 +18,8 @@ enum { STREAM_ROWS = 3, STREAM_STEPS = 4 };
 #endif
 enum { FAR_ROWS = 10, LONG_RUN = 512 };
 
-// `rows` of n sums, `stride` apart, += `steps` columns of a times as many rows of b: at the columns from j on, a vector of them
-// or what is left. x is a's part.
+// Adds the products of `steps` columns of a and rows of b to `rows` rows of sums, `stride` apart, at the vector of
+// columns that starts at j (a part of it at the end). x holds the elements of a.
 SIMD_INLINE void add_vector(int rows, int steps, bool is_whole, int64_t n,
                             vf x[STREAM_ROWS][STREAM_STEPS], const float *b, int64_t b_row,
                             float *sums, int64_t stride, int64_t j) {
@@ -37,7 +37,7 @@ SIMD_INLINE void add_vector(int rows, int steps, bool is_whole, int64_t n,
     for (int i = 0; i < rows; i++) vf_store(sums + i * stride + j, sum[i]);
 }
 
-// The same at all columns. Of `fetched` rows of b from `next` on, which may lie beyond it, all lines are asked for.
+// add_vector at all columns. It also prefetches `fetched` rows of b from `next` on, which may lie beyond b.
 SIMD_INLINE void pass(int rows, int steps, int64_t n, const float *a, int64_t a_stride,
                       const float *b, int64_t b_row, int fetched, bool is_far, uintptr_t next,
                       float *sums, int64_t stride) {
@@ -64,7 +64,7 @@ SIMD_INLINE void pass(int rows, int steps, int64_t n, const float *a, int64_t a_
     if (j < n) add_vector(rows, steps, false, n, x, b, b_row, sums, stride, j);
 }
 
-// Steps beyond the last whole turn go one by one.
+// Steps after the last full pass run one by one.
 #define STREAM_PASS(rows)                                                                          \
     static void pass_##rows(int64_t steps, int64_t n, const float *a, int64_t a_stride,            \
                             const float *b, int64_t b_row, int fetched, bool is_far,               \
@@ -92,12 +92,12 @@ static void (*const stream_passes[STREAM_ROWS])(int64_t steps, int64_t n, const 
 // clang-format on
 
 #if defined(TSRI_SIMD_AVX2)
-// More rows than a pass has, with registers of 8 floats: six steps of two vectors of B stay in registers, the rows of A are
-// broadcast to them one after the other, and their sums go by, from the second-level cache if they must. So B is read once,
-// at an even pace, and a vector of sums has six products for a load and a store.
+// For more rows than a pass holds, with registers of 8 floats. Six steps of two vectors of B stay in registers; the
+// rows of A are broadcast one after the other, and their sums stream, if need be from the second-level cache. So B is
+// read once at an even pace, and a vector of sums gets six products for one load and one store.
 enum { TURN_STEPS = 6, TURN_ROWS = 48, TURN_COLS = 2 * VL, TURN_AHEAD = 256 };
 
-// x: `steps` elements of a row of A.
+// x: `steps` elements of one row of A.
 SIMD_INLINE void add_products(int steps, const float *x, vf y[TURN_STEPS][2], float *sums) {
     vf first = vf_load(sums), second = vf_load(sums + VL);
 #pragma GCC unroll 8
@@ -110,9 +110,9 @@ SIMD_INLINE void add_products(int steps, const float *x, vf y[TURN_STEPS][2], fl
     vf_store(sums + VL, second);
 }
 
-// b is of f32, bf16 or f16. x: the steps of each row, one after the other. sums: TURN_COLS columns of each row, then the next
-// ones. Beside each row a line of b is asked for, fetched[row] elements from where columns TURN_AHEAD further on start: of many
-// at a time the processor drops some.
+// b is f32, bf16 or f16. x: the steps of each row, row by row. sums: TURN_COLS columns of each row, then the next
+// columns. With each row, one line of b is prefetched, TURN_AHEAD columns ahead and fetched[row] elements further. Many
+// prefetches at a time would be dropped by the processor.
 SIMD_INLINE void turn(int steps, tsr_dtype dtype, int64_t m, int64_t n, const float *x,
                       const void *b, int64_t b_row, const int64_t *fetched, float *sums) {
     int64_t lead = tsri_min(TURN_AHEAD, n);
@@ -133,7 +133,7 @@ SIMD_INLINE void turn(int steps, tsr_dtype dtype, int64_t m, int64_t n, const fl
                     more == 0 ? vf_set1(0.0f) : vf_load_wide_n(dtype, b, s * b_row + j + VL, more);
             }
         }
-        // At the end of a run, the start of the next one.
+        // At the end of a run, prefetch the start of the next run.
         int64_t ahead = j + lead < n ? j + lead : steps * b_row + j + lead - n;
         int64_t i = 0;
         const float *of_a = x;
@@ -215,8 +215,9 @@ static void stream(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_st
     const float *b = of_b;
     (void)dtype;
     int64_t groups = tsri_ceil_div(m, STREAM_ROWS);
-    // The rows of b of the next turn are asked for beside: for many rows to the second-level cache, since the sums fill the
-    // first. Few leave it to the processor, but on AVX-512 where runs are short or rows are more than one pass takes.
+    // Prefetch the rows of b for the next turn. Many rows: into the second-level cache, because the sums fill the
+    // first. Few rows: the hardware prefetcher is enough, except on AVX-512 with short runs or with more rows than one
+    // pass.
     bool is_far = m >= FAR_ROWS;
     bool is_fetching = is_far || (VL > 8 && (groups > 1 || n < LONG_RUN));
     for (int64_t i = 0; i < m; i++)
@@ -224,7 +225,7 @@ static void stream(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_st
     for (int64_t p = 0; p < k; p += STREAM_STEPS, b += STREAM_STEPS * b_row) {
         int64_t steps = tsri_min(STREAM_STEPS, k - p);
         for (int64_t g = 0; g < groups; g++) {
-            // As equal as may be.
+            // Rows and prefetches are spread evenly over the groups.
             int64_t first = m * g / groups, rows = m * (g + 1) / groups - first;
             int64_t fetch = STREAM_STEPS * g / groups, last = STREAM_STEPS * (g + 1) / groups;
             uintptr_t next = (uintptr_t)b + (uintptr_t)((STREAM_STEPS + fetch) * b_row) * sizeof *b;
@@ -233,7 +234,7 @@ static void stream(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_st
                                     sums + first * stride, stride);
         }
     }
-    // c may be the caller's place for the sums.
+    // c and sums may be the same memory.
     for (int64_t i = 0; i < m; i++, c += c_stride, sums += stride) {
         for (int64_t j = 0; j < n; j += VL) {
             int64_t lanes = tsri_min(VL, n - j);

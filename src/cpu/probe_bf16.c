@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Probes of the units that multiply bf16, vdpbf16ps and the tiles of AMX, on registers alone (tessera/probe.h). `tessera info`
-// prints their rates, against which docs/kernels/matmul_cpu_bf16.md holds the kernels. See probe_simd.c for FMA.
+// Probes of the units that multiply bf16, vdpbf16ps and AMX tiles, on registers alone (tessera/probe.h). `tessera info`
+// prints their rates; docs/kernels/matmul_cpu_bf16.md compares the kernels with them. probe_simd.c has the probe of
+// FMA.
 #include "cpu/gemm_bf16.h"
 #include "cpu/probe_kernels.h"
 #include "cpu/simd.h"
 
 enum {
-    CHAINS = 14,          // as FMA's
-    TILES = 4,            // as many as the kernels add up in
+    CHAINS = 14,          // as in the FMA probe
+    TILES = 4,            // number of accumulator tiles, as in the kernels
     TILE_WORK = 16 * 512, // multiplications of one tdpbf16ps
-    TILE_SHARE = 8,       // steps are fewer: each takes 16 cycles
+    TILE_SHARE = 8,       // divides the number of steps: each takes 16 cycles
 };
 
 static void dot_probe(int64_t repeat) {

@@ -5,9 +5,9 @@
 
 #include "cpu/cpu_isa.h"
 
-enum { TSRI_PROBE_STEPS = 4096, TSRI_PROBE_BLOCK = 1024 }; // FMA steps; bytes of an unrolled round
+enum { TSRI_PROBE_STEPS = 4096, TSRI_PROBE_BLOCK = 1024 }; // FMA steps; bytes per unrolled round
 
-// One thread's share; bytes is a multiple of TSRI_PROBE_BLOCK.
+// The share of one thread. `bytes` is a multiple of TSRI_PROBE_BLOCK.
 struct probe_kernels {
     void (*fma)(int64_t repeat);
     void (*read)(const void *source, int64_t bytes, int64_t repeat);
@@ -16,15 +16,15 @@ struct probe_kernels {
     void (*copy)(const void *source, void *destination, int64_t bytes, int64_t repeat);
     void (*copy_stream)(const void *source, void *destination, int64_t bytes, int64_t repeat);
     void (*update)(void *destination, int64_t bytes, int64_t repeat);
-    double flops_per_repeat; // of fma, one thread
+    double flops_per_repeat; // of `fma`, for one thread
 };
 TSRI_DECLARE_KERNELS(probe)
 
-// Those of the units of tsri_bf16_units.
+// The same for the units of tsri_bf16_units.
 struct probe_bf16_kernels {
     void (*dot)(int64_t repeat);
     void (*tiles)(int64_t repeat);
-    double dot_flops_per_repeat, tiles_flops_per_repeat; // one thread
+    double dot_flops_per_repeat, tiles_flops_per_repeat; // for one thread
 };
 extern const struct probe_bf16_kernels tsri_probe_bf16_kernels;
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Probe kernels (tessera/probe.h), compiled once per instruction set: the rates at which one thread multiplies and adds on
-// registers, and reads, writes, copies and updates memory. `tessera info` prints them; they are the ceilings that docs/kernels/
-// compares with.
-// Empty asm statements with operands tell the compiler that a value is used and that memory may have changed, so it can neither
-// drop a sweep nor merge two.
+// Probe kernels (tessera/probe.h), compiled once per instruction set. They measure one thread's rate of FMAs on
+// registers, and of memory reads, writes, copies and updates. `tessera info` prints the rates; docs/kernels/ uses them
+// as ceilings.
+// Empty asm statements with operands tell the compiler that a value is used and that memory may have changed, so it can
+// neither drop a sweep nor merge two.
 #include "cpu/probe_kernels.h"
 #include "cpu/simd.h"
 
-// Chains of dependent FMAs: latency times rate is 8 to 10 on today's cores; beyond 14 a 16-register
-// instruction set spills. One-lane builds take an array that the compiler can vectorise by itself.
+// Chains of dependent FMAs. Latency times rate is 8 to 10 on today's cores; more than 14 chains spill with 16
+// registers. One-lane builds use an array, which the compiler can vectorize.
 enum { CHAINS = VL > 1 ? 14 : 48, FLOATS = TSRI_PROBE_BLOCK / 4, VECTORS = FLOATS / VL };
 
 #define TOUCH_MEMORY() __asm__ volatile("" ::: "memory")
@@ -31,7 +31,7 @@ static void fma_probe(int64_t repeat) {
 }
 
 #if defined(TSRI_SIMD_SCALAR)
-// Integers: the compiler may reorder their reduction, and so vectorise it.
+// Integer sums: the compiler may reorder and so vectorize them.
 static void read_probe(const void *source, int64_t bytes, int64_t repeat) {
     const uint64_t *words = source;
     for (int64_t r = 0; r < repeat; r++) {
@@ -41,7 +41,7 @@ static void read_probe(const void *source, int64_t bytes, int64_t repeat) {
     }
 }
 #else
-// The maximum: it runs beside the loads on every core, and no value in memory slows it down.
+// A maximum: on every core it runs beside the loads, and its speed does not depend on the values.
 static void read_probe(const void *source, int64_t bytes, int64_t repeat) {
     enum { SUMS = 8 };
     vf sum[SUMS];
@@ -65,7 +65,7 @@ static void read_probe(const void *source, int64_t bytes, int64_t repeat) {
 
 SIMD_INLINE void write_as(void *destination, int64_t bytes, int64_t repeat, bool is_streaming) {
     for (int64_t r = 0; r < repeat; r++) {
-        vf value = vf_set1(1.5f + (float)r); // not 0: some machines store zeros faster than data
+        vf value = vf_set1(1.5f + (float)r); // not 0, because some machines store zeros faster
         float *y = destination, *end = y + bytes / 4;
         for (; y < end; y += FLOATS) {
 #pragma GCC unroll 32

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a *_simd.c file includes: the SIMD vocabulary of the instruction set that this compilation
-// is for (the build defines TSRI_SIMD_<ISA>), access by dtype, exponentials, and the name of the
-// exported table. Everything here is static, so that no object can lend its AVX code to another.
+// Every *_simd.c file includes this: the SIMD vocabulary of the instruction set of this compilation (the build defines
+// TSRI_SIMD_<ISA>), access by dtype, exponentials, and the name of the exported table. Everything here is static, so
+// that no object file uses another one's AVX code.
 //
-// vf is a vector of VL floats. Compilers contract nothing (-ffp-contract=off): what shall be fused is written so,
-// vf_fma, vf_fms and vf_fnma of vectors, simd_fma and simd_fma_f64 of one float or double. The suffix _n means the first n
-// lanes, 0 <= n <= VL: loads give 0 beyond, stores leave alone.
+// vf is a vector of VL floats. The compiler fuses nothing (-ffp-contract=off); kernels write fused operations
+// themselves: vf_fma, vf_fms and vf_fnma on vectors, simd_fma and simd_fma_f64 on one float or double. The suffix _n
+// means the first n lanes, 0 <= n <= VL: other lanes are loaded as 0 and not stored.
 #ifndef TSRI_SIMD_H
 #define TSRI_SIMD_H
 
@@ -35,7 +35,7 @@
 #define SIMD_JOIN(op, isa) SIMD_JOIN_(op, isa)
 #define TSRI_KERNEL_TABLE(op) SIMD_JOIN(op, SIMD_SUFFIX)
 
-// ---- Access by dtype: with a constant dtype the switch folds away -----------------------------
+// ---- Access by dtype: a constant dtype removes the switch ---------------------------------------
 
 SIMD_INLINE vf vf_load_as(tsr_dtype dtype, const void *base, int64_t i) {
     switch (dtype) {
@@ -69,7 +69,7 @@ SIMD_INLINE void vf_store_as_n(tsr_dtype dtype, void *base, int64_t i, vf x, int
     }
 }
 
-// Past the caches; base + i must be aligned to a whole vector of the dtype (simd_stream_head).
+// A non-temporal store; base + i must be aligned to a whole vector of the dtype (simd_stream_head).
 SIMD_INLINE void vf_stream_as(tsr_dtype dtype, void *base, int64_t i, vf x) {
     switch (dtype) {
     case TSR_BF16: vf_stream_bf16((uint16_t *)base + i, x); break;
@@ -78,21 +78,21 @@ SIMD_INLINE void vf_stream_as(tsr_dtype dtype, void *base, int64_t i, vf x) {
     }
 }
 
-// Elements before the first one at base that starts an aligned vector: 0 <= head < VL.
+// Number of elements at base before the first aligned vector: 0 <= head < VL.
 SIMD_INLINE int64_t simd_stream_head(tsr_dtype dtype, const void *base) {
     uintptr_t bytes = dtype == TSR_F32 ? 4 : 2, vector = VL * bytes;
     uintptr_t past = (uintptr_t)base % vector;
     return past == 0 ? 0 : (int64_t)((vector - past) / bytes);
 }
 
-// The same up to a multiple of what vf_stream_two_as wants, VL * 4 bytes.
+// The same for the alignment that vf_stream_two_as needs, VL * 4 bytes.
 SIMD_INLINE int64_t simd_line_head(tsr_dtype dtype, const void *base) {
     uintptr_t bytes = dtype == TSR_F32 ? 4 : 2, line = VL * 4;
     uintptr_t past = (uintptr_t)base % line;
     return past == 0 ? 0 : (int64_t)((line - past) / bytes);
 }
 
-// Two vectors in order past the caches, a line at a time where the instruction set has registers of one.
+// Two consecutive vectors as non-temporal stores: one line at a time if the instruction set has registers of that size.
 SIMD_INLINE void vf_stream_two_as(tsr_dtype dtype, void *base, int64_t i, vf a, vf b) {
 #if defined(SIMD_HAS_LINES)
     if (dtype == TSR_BF16) {
@@ -110,14 +110,14 @@ SIMD_INLINE void vf_stream_two_as(tsr_dtype dtype, void *base, int64_t i, vf a, 
 
 // ---- Sweeps -----------------------------------------------------------------------------------
 
-// Fetches element i of x, of so many bytes, which may lie beyond the array.
+// Prefetches element i of x, of `bytes` bytes; it may lie beyond the array.
 SIMD_INLINE void simd_prefetch(const void *x, int64_t i, size_t bytes) {
     __builtin_prefetch((const void *)((uintptr_t)x + (uintptr_t)i * bytes), 0);
 }
 
-// What to fetch far ahead beside the line at `at` of what is read in order: while it goes through a window of eight
-// pages, each line of the next window, all eight pages side by side. A core prefetches along one stream in each page, and
-// one stream does not keep enough lines on their way.
+// The line to prefetch far ahead when data at `at` is read in order. While the reads go through a window of eight
+// pages, this prefetches the next window, all eight pages at once. A core follows one stream per page, and one stream
+// does not keep enough lines in flight.
 enum { SIMD_FAR_BYTES = 8 * 4096 };
 SIMD_INLINE const char *simd_far_line(uintptr_t at) {
     enum { PAGE = 4096, PAGES = SIMD_FAR_BYTES / PAGE, LINE = 64 };
@@ -126,7 +126,7 @@ SIMD_INLINE const char *simd_far_line(uintptr_t at) {
     return (const char *)(window + line % PAGES * PAGE + line / PAGES * LINE);
 }
 
-// The greatest of n elements, -inf of none.
+// The maximum of n elements; -inf for n = 0.
 SIMD_INLINE float simd_max_of(tsr_dtype dtype, const void *x, int64_t n) {
     enum { SUMS = 4 }; // max has a latency of four cycles
     vf max[SUMS];
@@ -144,9 +144,8 @@ SIMD_INLINE float simd_max_of(tsr_dtype dtype, const void *x, int64_t n) {
 
 // ---- Exponentials -----------------------------------------------------------------------------
 
-// 2^x for |x| <= 250, with 2^f on [-1/2, 1/2] by a minimax polynomial of degree 5: 1.3 ulp, and
-// exactly 0 below -150. NaN stays NaN. Estrin's order: how many vectors a core keeps in flight, and
-// so the rate of a loop of exponentials, depends on the latency of the chain.
+// 2^x for |x| <= 250: a minimax polynomial of degree 5 for 2^f on [-1/2, 1/2], 1.3 ulp, exactly 0 below -150. NaN stays
+// NaN. Estrin's scheme shortens the chain, whose latency limits the rate of a loop of exponentials.
 SIMD_INLINE vf vf_exp2_bounded(vf x) {
     vf n = vf_round(x), f = x - n, f2 = f * f;
     vf p01 = vf_fma(f, vf_set1(0.693146967065f), vf_set1(1.00000007165f));
@@ -158,8 +157,8 @@ SIMD_INLINE vf vf_exp2_bounded(vf x) {
 // The same for any x <= 0, -inf included.
 SIMD_INLINE vf vf_exp2_nonpositive(vf x) { return vf_exp2_bounded(vf_max(vf_set1(-151.0f), x)); }
 
-// 2^x for any x, 2.5 ulp: 0 below -126, so that nothing after it meets a subnormal number; +inf from 128 on. NaN stays NaN. On
-// AVX-512 two thirds of vf_exp2_nonpositive's instructions.
+// 2^x for any x, 2.5 ulp. 0 below -126, so that later operations meet no subnormal numbers; +inf from 128 on. NaN stays
+// NaN. On AVX-512 it takes two thirds of the instructions of vf_exp2_nonpositive.
 SIMD_INLINE vf vf_exp2(vf x) {
 #if defined(SIMD_HAS_FRACTION)
     vf f = vf_fraction(x); // minimax of degree 5 on [0, 1) with p(0) = 1
@@ -175,8 +174,8 @@ SIMD_INLINE vf vf_exp2(vf x) {
 #endif
 }
 
-// 2^x for x <= 120, as those of softmax are: exactly 0 below -126, -inf included. NaN stays NaN: of 16 bits, whose low bits are
-// 0, without more ado. Of f32 2.8 ulp; for results that are rounded to 16 bits degree 4, 49 units of 2^-24.
+// 2^x for x <= 120, as in softmax: exactly 0 below -126 and for -inf. NaN stays NaN; for 16-bit inputs, whose low bits
+// are 0, without an extra operation. f32: 2.8 ulp. Results that are rounded to 16 bits: degree 4, 49 * 2^-24.
 #if defined(SIMD_HAS_FRACTION)
 SIMD_INLINE vf vf_exp2_for_16_bits(vf x) {
     vf f = vf_fraction(x);
@@ -190,8 +189,8 @@ SIMD_INLINE vf vf_exp2_flushed(tsr_dtype dtype, vf x) {
     return dtype == TSR_F32 ? vf_exp2(x) : vf_exp2_for_16_bits(x);
 }
 #elif defined(SIMD_HAS_SHIFTED_SCALE)
-// The nearest integer by an addition whose rounding is that of the last place, and 2^n by an addition to the bits: 13
-// operations where vf_exp2_nonpositive has 17. The low bits of f32's NaNs are added to their exponents.
+// Adding `shift` rounds x to the nearest integer; adding to the exponent bits multiplies by 2^n. 13 operations against
+// 17 in vf_exp2_nonpositive. The low bits of an f32 NaN would be added to its exponent.
 SIMD_INLINE vf simd_exp2_shifted(vf x, int degree) {
     vf shift = vf_set1(0x1.8p23f), bounded = vf_max(vf_set1(-126.0f), x), t = bounded + shift;
     vf f = bounded - (t - shift), p;
@@ -218,7 +217,7 @@ SIMD_INLINE vf vf_exp2_flushed(tsr_dtype dtype, vf x) {
 }
 #endif
 
-// sum + 2^x for logits of the dtype: as vf_exp2_flushed of f32, for any x. At least 2^120 beyond 120.
+// sum + 2^x for logits of the dtype, for any x, as vf_exp2_flushed for f32. 2^x is at least 2^120 for x above 120.
 SIMD_INLINE vf vf_add_exp2(tsr_dtype dtype, vf sum, vf x) {
 #if defined(SIMD_HAS_EXP2_TABLE)
     (void)dtype;
@@ -232,7 +231,8 @@ SIMD_INLINE vf vf_add_exp2(tsr_dtype dtype, vf sum, vf x) {
 #endif
 }
 
-// sum + 2^(x L), L the float next to log2 e, where a register's table makes that cheaper than with a shift. NaN for x = -inf.
+// sum + 2^(x L), L the float closest to log2 e, where a table in registers is cheaper than simd_exp2_shifted. NaN for x
+// = -inf.
 #if defined(SIMD_HAS_EXP2_TABLE)
 enum { SIMD_ADDS_EXP = 1 };
 SIMD_INLINE vf vf_add_exp(vf sum, vf x) { return simd_add_exp(sum, x); }
@@ -241,8 +241,8 @@ enum { SIMD_ADDS_EXP = 0 };
 SIMD_INLINE vf vf_add_exp(vf sum, vf x) { return sum + vf_exp2(x * vf_set1(SIMD_LOG2E)); }
 #endif
 
-// 2^x for -250 <= x <= 120, for what is rounded to 16 bits in the end: degree 3 for bf16, 2^-13.7 relative, degree 4 for
-// f16, 2^-18.5, which has no results below 2^-24. NaN stays NaN.
+// 2^x for -250 <= x <= 120, for results that are later rounded to 16 bits. bf16: degree 3, relative error 2^-13.7. f16,
+// which has no results below 2^-24: degree 4, 2^-18.5. NaN stays NaN.
 SIMD_INLINE vf vf_exp2_rounded_to(tsr_dtype dtype, vf x) {
 #if defined(SIMD_HAS_FRACTION)
     if (dtype == TSR_F16) return vf_exp2_for_16_bits(x);
@@ -267,7 +267,8 @@ SIMD_INLINE vf vf_exp2_rounded_to(tsr_dtype dtype, vf x) {
 #endif
 }
 
-// a / b for b from 1 to 2^100, for what is rounded to 16 bits in the end: 2^-14 relative for bf16, 2^-22 for f16.
+// a / b for b from 1 to 2^100, for results that are later rounded to 16 bits. Relative error 2^-14 for bf16, 2^-22 for
+// f16.
 SIMD_INLINE vf vf_quotient_rounded_to(tsr_dtype dtype, vf a, vf b) {
 #if defined(SIMD_HAS_INVERSE)
     vf inverse = vf_inverse(b);
@@ -279,8 +280,8 @@ SIMD_INLINE vf vf_quotient_rounded_to(tsr_dtype dtype, vf a, vf b) {
 #endif
 }
 
-// e^x over the whole range by Cody and Waite's reduction, degree 6: 0.9 ulp where the result is a
-// normal number; 0 below -104, +inf above 89. NaN stays NaN.
+// e^x over the whole range by Cody and Waite's reduction, degree 6: 0.9 ulp for normal results; 0 below -104, +inf
+// above 89. NaN stays NaN.
 SIMD_INLINE vf vf_exp(vf x) {
     x = vf_min(vf_set1(89.0f), vf_max(vf_set1(-104.5f), x));
     vf n = vf_round(x * vf_set1(SIMD_LOG2E));

@@ -2,10 +2,9 @@
 // The activations of tessera/activation.h and their derivatives on vectors of floats, shared by the
 // element-wise operations and the epilogues of matmul. With a constant kind the switches fold away.
 //
-// The three smooth ones are x F(x) with a distribution function F, F(-x) = 1 - F(x). All go
-// through the small tail q = F(-t), t = |x|: x F(x) = max(x, 0) - t q on both sides, so the
-// negative tail keeps its relative accuracy, and t is cut off where t q underflows, so no infinity
-// ever meets a zero.
+// The three smooth ones are x F(x), where F is a distribution function with F(-x) = 1 - F(x). All use the small tail q
+// = F(-t), t = |x|: x F(x) = max(x, 0) - t q for both signs. So the negative tail keeps its relative accuracy. t is
+// clamped where t q underflows, so no infinity meets a zero.
 #ifndef TSRI_SIMD_ACTIVATION_H
 #define TSRI_SIMD_ACTIVATION_H
 
@@ -15,7 +14,7 @@
 
 // min(|x|, limit); NaN stays NaN.
 SIMD_INLINE vf simd_magnitude(vf x, float limit) { return vf_min(vf_set1(limit), vf_abs(x)); }
-// The same of NaN alone any number up to limit, in one operation where there is one.
+// The same, but a NaN may become any number up to limit; one operation on instruction sets that have it.
 SIMD_INLINE vf simd_magnitude_of_number(vf x, float limit) {
 #if defined(SIMD_HAS_MIN_ABS)
     return vf_min_abs(x, vf_set1(limit));
@@ -24,10 +23,10 @@ SIMD_INLINE vf simd_magnitude_of_number(vf x, float limit) {
 #endif
 }
 
-// Phi(-t) and e = exp(-t^2/2) for 0 <= t <= 14.5. Phi(-t) exp(t^2/2) is smooth: a rational function
-// of degrees 3 and 4, minimax with the weight 1 + t^2/4 and good to 1.4 units of it, where the
-// rounding of the exponent costs up to t^2 units anyhow. Its coefficients are positive, so that
-// evaluation loses nothing. Together: (8 + 1.5 t^2) 2^-24 relative.
+// Phi(-t) and e = exp(-t^2/2) for 0 <= t <= 14.5. Phi(-t) exp(t^2/2) is smooth and is approximated by a rational
+// function of degrees 3 and 4, minimax with weight 1 + t^2/4, to 1.4 units of that weight; rounding the exponent costs
+// up to t^2 units anyway. All coefficients are positive, so the evaluation loses nothing. Total relative error (8 + 1.5
+// t^2) 2^-24.
 SIMD_INLINE vf simd_normal_tail(vf t, vf *e) {
     vf p = vf_fma(t, vf_set1(0.0147582491f), vf_set1(0.109781567f));
     vf d = vf_fma(t, vf_set1(0.0370041195f), vf_set1(0.274820384f));
@@ -40,9 +39,9 @@ SIMD_INLINE vf simd_normal_tail(vf t, vf *e) {
     return *e * (p / d);
 }
 
-// The same for what is rounded to 16 bits in the end: a rational function of degrees 2 and 3, 2^-15.3 relative, a shorter
-// exponential, and on AVX-512 the quotient by an estimate of the inverse. Together 2^-12.6 for bf16 and 2^-15.1 for f16, less
-// than half of an eighth of what rounding may lose.
+// The same for results that are later rounded to 16 bits: a rational function of degrees 2 and 3 with relative error
+// 2^-15.3, a shorter exponential, and on AVX-512 a quotient from an estimated inverse. Total error 2^-12.6 for bf16 and
+// 2^-15.1 for f16, less than half of an eighth of the final rounding error.
 SIMD_INLINE vf simd_normal_tail_for(tsr_dtype dtype, vf t, vf *e) {
     if (dtype == TSR_F32) return simd_normal_tail(t, e);
     vf p = vf_fma(t, vf_set1(0.06282896505f), vf_set1(0.2789883641f));
@@ -76,10 +75,10 @@ SIMD_INLINE vf simd_gelu_tanh_slope(vf t) {
 #define SIMD_SILU_LIMIT 110.0f
 
 // act(x). NaN gives NaN, +inf gives +inf, -inf gives 0 (NONE: -inf).
-// For dtype, to which the result or its product with others is rounded in the end: of F32 within the bounds of
-// tessera/activation.h, of 16 bits within an eighth of that rounding besides.
+// The result, or its product with other factors, is later rounded to `dtype`. F32 keeps the bounds of
+// tessera/activation.h; 16-bit types add at most an eighth of that rounding.
 SIMD_INLINE vf vf_activate_for(tsr_dtype dtype, tsr_activation kind, vf x) {
-    vf positive = vf_max(vf_set1(0.0f), x), t, q, unused; // positive: NaN of NaN
+    vf positive = vf_max(vf_set1(0.0f), x), t, q, unused; // positive: NaN if x is NaN
     switch (kind) {
     case TSR_ACTIVATION_GELU:
         t = simd_magnitude_of_number(x, SIMD_GELU_LIMIT);
@@ -100,11 +99,10 @@ SIMD_INLINE vf vf_activate_for(tsr_dtype dtype, tsr_activation kind, vf x) {
 }
 SIMD_INLINE vf vf_activate(tsr_activation kind, vf x) { return vf_activate_for(TSR_F32, kind, x); }
 
-// act(x) and act'(x) in one evaluation. The derivative is 1 at +inf, 0 at -inf, NaN at NaN
-// (NONE: 1).
+// act(x) and act'(x) in one evaluation. The derivative is 1 at +inf, 0 at -inf and NaN at NaN (NONE: 1).
 SIMD_INLINE vf vf_activate_with_grad_for(tsr_dtype dtype, tsr_activation kind, vf x, vf *grad) {
     vf zero = vf_set1(0.0f), one = vf_set1(1.0f), positive = vf_max(zero, x);
-    vf t, q, rise, run; // rise run: |x| F'(x)
+    vf t, q, rise, run; // rise * run = |x| F'(x)
     switch (kind) {
     case TSR_ACTIVATION_GELU: {
         vf e;
@@ -123,7 +121,7 @@ SIMD_INLINE vf vf_activate_with_grad_for(tsr_dtype dtype, tsr_activation kind, v
         q = simd_logistic_tail_for(dtype, t);
         rise = t * q, run = one - q;
         break;
-    case TSR_ACTIVATION_RELU: // positive is 0 or NaN where x is not above 0
+    case TSR_ACTIVATION_RELU: // for x <= 0 or NaN, `positive` is 0 or NaN
         *grad = vf_select_lt(zero, positive, one, positive);
         return positive;
     default: *grad = one; return x;

@@ -10,7 +10,7 @@ enum { VL = 8 };
 
 typedef __m256 vf;
 
-// Lane masks for the first n lanes: eight ones, then eight zeros, read at 8 - n.
+// Lane masks for the first n lanes: eight ones, then eight zeros, read from 8 - n.
 static const int32_t simd_ones_then_zeros[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
 static inline __m256i simd_first_n(int64_t n) {
     return _mm256_loadu_si256((const __m256i *)(simd_ones_then_zeros + 8 - n));
@@ -26,8 +26,8 @@ static inline void vf_store_n(float *p, vf x, int64_t n) {
     _mm256_maskstore_ps(p, simd_first_n(n), x);
 }
 
-// AVX2 has no 16-bit mask loads: tails go in words of four, two and one elements. Through a buffer the vector would wait
-// for its parts to be stored.
+// AVX2 has no 16-bit masked loads. Tails are loaded as words of four, two and one elements; a buffer would stall the
+// vector load until the partial stores are done.
 static inline __m128i simd_load_16bit_n(const uint16_t *p, int64_t n) {
     if (n == 8) return _mm_loadu_si128((const __m128i *)p);
     uint64_t low, high = n & 1 ? p[n - 1] : 0;
@@ -87,7 +87,7 @@ static inline void vf_store_bf16(uint16_t *p, vf x) {
 static inline void vf_store_bf16_n(uint16_t *p, vf x, int64_t n) {
     simd_store_16bit_n(p, simd_narrow_bf16(x), n);
 }
-// Even elements in one vector and odd ones in the other (simd_pairs.h). Rounded as above, but for NaNs.
+// Even elements in one vector and odd ones in the other (simd_pairs.h). Rounding as above, except for NaNs.
 #define SIMD_HAS_PAIRS 1
 static inline void simd_widen_pair(__m256i h, vf *even, vf *odd) {
     *even = _mm256_castsi256_ps(_mm256_slli_epi32(h, 16));
@@ -98,25 +98,25 @@ static inline __m256i simd_round_bf16(vf x) {
     __m256i is_odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
     return _mm256_add_epi32(u, _mm256_add_epi32(is_odd, _mm256_set1_epi32(0x7fff)));
 }
-// The upper halves of the one below those of the other.
+// The upper halves of `even` move below those of `odd`.
 static inline __m256i simd_join_halves(__m256i even, __m256i odd) {
     return _mm256_blend_epi16(_mm256_srli_epi32(even, 16), odd, 0xaa);
 }
 static inline __m256i simd_narrow_pair(vf even, vf odd) {
     return simd_join_halves(simd_round_bf16(even), simd_round_bf16(odd));
 }
-// Halves rounded up.
+// Rounds halfway cases up.
 static inline __m256i simd_narrow_pair_up(vf even, vf odd) {
     __m256i half = _mm256_set1_epi32(0x8000);
     return simd_join_halves(_mm256_add_epi32(_mm256_castps_si256(even), half),
                             _mm256_add_epi32(_mm256_castps_si256(odd), half));
 }
-// A NaN as the default one, for what meets simd_narrow_pair without coming of bf16.
+// Replaces a NaN by the default NaN, before simd_narrow_pair takes a value that does not come from bf16.
 static inline vf simd_default_nan(vf x) {
     vf quiet = _mm256_set1_ps(__builtin_nanf(""));
     return _mm256_blendv_ps(x, quiet, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
 }
-// Whether any of the vectors seen so far holds a NaN: the lanes in which one does.
+// Accumulates whether any vector so far holds a NaN: the lanes with one.
 typedef vf simd_nans;
 static inline simd_nans simd_no_nans(void) { return _mm256_setzero_ps(); }
 static inline simd_nans simd_find_nans(simd_nans before, vf x, vf y) {
@@ -179,7 +179,7 @@ static inline void vf_stream_bf16(uint16_t *p, vf x) {
 static inline void vf_stream_f16(uint16_t *p, vf x) {
     _mm_stream_si128((__m128i *)p, simd_narrow_f16(x));
 }
-// Two vectors past the caches as one store.
+// Two vectors as one non-temporal store.
 #define SIMD_HAS_LINES 1
 static inline void simd_stream_line(uint16_t *p, __m128i low, __m128i high) {
     _mm256_stream_si256((__m256i *)p, _mm256_set_m128i(high, low));
@@ -190,7 +190,7 @@ static inline void vf_stream_line_bf16(uint16_t *p, vf a, vf b) {
 static inline void vf_stream_line_f16(uint16_t *p, vf a, vf b) {
     simd_stream_line(p, simd_narrow_f16(a), simd_narrow_f16(b));
 }
-// 16 or 32 bytes as they are past the caches, to a multiple of as many.
+// A non-temporal store of 16 or 32 raw bytes, aligned to their number.
 #define SIMD_HAS_STREAMED_BITS 1
 static inline void simd_stream_bits(void *to, const void *from, int64_t bytes) {
     if (bytes == 32)
@@ -205,10 +205,10 @@ static inline vf vf_fms(vf a, vf b, vf c) { return _mm256_fmsub_ps(a, b, c); }  
 static inline vf vf_fnma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); } // c - a b
 static inline float simd_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 static inline double simd_fma_f64(double a, double b, double c) { return __builtin_fma(a, b, c); }
-// As maxps: the second operand where either is NaN.
+// Like maxps: returns the second operand if either is NaN.
 static inline vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
 static inline vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
-static inline vf vf_max_abs(vf a, vf b) { // a is not negative
+static inline vf vf_max_abs(vf a, vf b) { // requires a >= 0
     return _mm256_max_ps(a, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), b));
 }
 static inline vf vf_abs(vf x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
@@ -231,7 +231,7 @@ static inline float vf_hsum(vf x) {
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
-// The sums of four vectors' lanes.
+// The lane sums of four vectors.
 static inline void vf_hsum4(const vf *r, float *out) {
     vf a = _mm256_unpacklo_ps(r[0], r[1]) + _mm256_unpackhi_ps(r[0], r[1]);
     vf b = _mm256_unpacklo_ps(r[2], r[3]) + _mm256_unpackhi_ps(r[2], r[3]);
@@ -244,8 +244,7 @@ static inline float vf_hmax(vf x) {
     return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
 }
 
-// VL vectors as the rows of a VL x VL matrix, transposed in place: pairs, then quads within a 128-bit
-// lane, then the lanes.
+// Transposes VL vectors, as rows of a VL x VL matrix, in place: pairs, then quads within a 128-bit lane, then lanes.
 static inline void vf_transpose(vf *r) {
     vf t[8];
     for (int i = 0; i < 8; i += 2) {
@@ -265,8 +264,7 @@ static inline void vf_transpose(vf *r) {
     }
 }
 
-// x 2^n for integral n in [-252, 252]: two factors, so that the result may be subnormal. NaN in n
-// comes with NaN in x.
+// x 2^n for integral n in [-252, 252], as two factors so that the result may be subnormal. n is NaN only if x is NaN.
 static inline vf vf_scale2(vf x, vf n) {
     __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
     __m256i bias = _mm256_set1_epi32(127), rest = _mm256_sub_epi32(whole, half);
@@ -275,24 +273,24 @@ static inline vf vf_scale2(vf x, vf n) {
     return _mm256_mul_ps(_mm256_mul_ps(x, a), b);
 }
 
-// 2^n times x, where t is n + 0x1.8p23, whose low bits are n, and the result is a normal number.
+// x 2^n for t = n + 0x1.8p23, whose low bits are n. The result must be a normal number.
 #define SIMD_HAS_SHIFTED_SCALE 1
 static inline vf vf_scale2_shifted(vf x, vf t) {
     __m256i n = _mm256_slli_epi32(_mm256_castps_si256(t), 23);
     return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), n));
 }
 
-// y, but 0 where x is below least.
+// y, or 0 if x < least.
 static inline vf vf_zero_below(vf y, vf x, float least) {
     return _mm256_and_ps(y, _mm256_cmp_ps(x, _mm256_set1_ps(least), _CMP_NLT_UQ));
 }
 
-// y, but x where that is a NaN.
+// y, or x if x is NaN.
 static inline vf vf_or_nan(vf y, vf x) {
     return _mm256_blendv_ps(y, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
 }
 
-// Lane i is the sum of the lanes of r[i], of VL vectors.
+// Lane i is the lane sum of r[i], for VL vectors.
 static inline vf vf_sums(const vf *r) {
     vf t[4], u[2];
     for (int i = 0; i < 4; i++)
@@ -304,7 +302,7 @@ static inline vf vf_sums(const vf *r) {
     return _mm256_permute2f128_ps(u[0], u[1], 0x20) + _mm256_permute2f128_ps(u[0], u[1], 0x31);
 }
 
-// Lane i is the largest lane of r[i], none of which is NaN, of VL vectors.
+// Lane i is the largest lane of r[i], for VL vectors without NaN.
 static inline vf vf_maxima(const vf *r) {
     vf t[4], u[2];
     for (int i = 0; i < 4; i++)
@@ -317,14 +315,14 @@ static inline vf vf_maxima(const vf *r) {
                   _mm256_permute2f128_ps(u[0], u[1], 0x31));
 }
 
-// The sum of the lanes of one vector, in the order of vf_sums.
+// The lane sum of one vector, added in the order of vf_sums.
 static inline float vf_sum_one(vf x) {
     x = x + _mm256_shuffle_ps(x, x, 0x4e);
     x = x + _mm256_shuffle_ps(x, x, 0xb1);
     return _mm256_cvtss_f32(x) + _mm_cvtss_f32(_mm256_extractf128_ps(x, 1));
 }
 
-// Lanes of a then b, taken apart into the even ones and the odd ones, and put together again.
+// Splits the lanes of a followed by b into even and odd ones; vf_zip is the inverse.
 static inline void vf_unzip(vf a, vf b, vf *even, vf *odd) {
     vf low = _mm256_permute2f128_ps(a, b, 0x20), high = _mm256_permute2f128_ps(a, b, 0x31);
     *even = _mm256_shuffle_ps(low, high, 0x88);
@@ -336,7 +334,7 @@ static inline void vf_zip(vf even, vf odd, vf *a, vf *b) {
     *b = _mm256_permute2f128_ps(low, high, 0x31);
 }
 
-// Pairs of lanes (64 bits) of x, y and z in turns: x0 y0 z0 x1 ..., three vectors.
+// Interleaves pairs of lanes (64 bits) of x, y and z: x0 y0 z0 x1 ..., three vectors.
 static inline void vf_zip_pairs(vf x, vf y, vf z, vf *out) {
     __m256d a = _mm256_castps_pd(x), b = _mm256_castps_pd(y), c = _mm256_castps_pd(z);
     __m256d ab = _mm256_blend_pd(_mm256_permute4x64_pd(a, 0x40), _mm256_permute4x64_pd(b, 0x00), 2);

@@ -25,9 +25,8 @@ static inline void vf_store_n(float *p, vf x, int64_t n) {
 static inline vf simd_widen_bf16(__m256i h) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
-// Round to nearest even, half a step more where the kept part is odd; a NaN keeps its sign and top
-// bits and becomes quiet (fixupimm, case 2 of its table for both kinds of NaN). Then every second
-// 16 bits.
+// Rounds to nearest even: adds 0x7fff, or 0x8000 if the kept part is odd. A NaN keeps its sign and top bits and becomes
+// quiet (fixupimm: code 2 for both kinds of NaN). Then the upper 16 bits of each lane are packed.
 static inline __m256i simd_narrow_bf16(vf x) {
     const __m512i high = _mm512_set_epi16(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 31, 29,
                                           27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
@@ -53,13 +52,11 @@ static inline void vf_store_bf16(uint16_t *p, vf x) {
 static inline void vf_store_bf16_n(uint16_t *p, vf x, int64_t n) {
     _mm256_mask_storeu_epi16(p, simd_first_n(n), simd_narrow_bf16(x));
 }
-// Even elements in one vector and odd ones in the other (simd_pairs.h). Rounded as above, but for NaNs.
+// Even elements in one vector and odd ones in the other (simd_pairs.h). Rounding as above, except for NaNs.
 #define SIMD_HAS_PAIRS 1
 static inline void simd_widen_pair(__m512i h, vf *even, vf *odd) {
-#if defined(__AVX512F__) // not where tests emulate it
-    __asm__(
-        ""
-        : "+v"(h)); // one load: gcc gives each of the two an operand in memory, dear across lines
+#if defined(__AVX512F__)   // not with emulated AVX-512
+    __asm__("" : "+v"(h)); // one load; gcc would make two memory operands, slow across lines
 #endif
     *even = _mm512_castsi512_ps(_mm512_slli_epi32(h, 16));
     *odd = _mm512_castsi512_ps(_mm512_and_si512(h, _mm512_set1_epi32((int)0xffff0000)));
@@ -69,7 +66,7 @@ static inline __m512i simd_round_bf16(vf x) {
     __mmask16 is_odd = _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000));
     return _mm512_mask_add_epi32(rounded, is_odd, u, _mm512_set1_epi32(0x8000));
 }
-// The upper halves of the one below those of the other.
+// The upper halves of `even` move below those of `odd`.
 static inline __m512i simd_join_halves(__m512i even, __m512i odd) {
     __m512i upper = _mm512_set4_epi32(0x0f0e0f0e, 0x0b0a0b0a, 0x07060706, 0x03020302);
     return _mm512_mask_shuffle_epi8(odd, 0x3333333333333333, even, upper);
@@ -77,18 +74,19 @@ static inline __m512i simd_join_halves(__m512i even, __m512i odd) {
 static inline __m512i simd_narrow_pair(vf even, vf odd) {
     return simd_join_halves(simd_round_bf16(even), simd_round_bf16(odd));
 }
-// Halves rounded up.
+// Rounds halfway cases up.
 static inline __m512i simd_narrow_pair_up(vf even, vf odd) {
     __m512i half = _mm512_set1_epi32(0x8000);
     return simd_join_halves(_mm512_add_epi32(_mm512_castps_si512(even), half),
                             _mm512_add_epi32(_mm512_castps_si512(odd), half));
 }
 static inline __mmask32 simd_first_n_of_pair(int64_t n) { return (__mmask32)((1ull << n) - 1u); }
-// A NaN as the default one (fixupimm, case 3), for what meets simd_narrow_pair without coming of bf16.
+// Replaces a NaN by the default NaN (fixupimm, code 3), before simd_narrow_pair takes a value that does not come from
+// bf16.
 static inline vf simd_default_nan(vf x) {
     return _mm512_fixupimm_ps(x, x, _mm512_set1_epi32(0x33), 0);
 }
-// Whether any of the vectors seen so far holds a NaN: the lanes in which none does.
+// Accumulates whether any vector so far holds a NaN: the lanes without one.
 typedef __mmask16 simd_nans;
 static inline simd_nans simd_no_nans(void) { return 0xffff; }
 static inline simd_nans simd_find_nans(simd_nans before, vf x, vf y) {
@@ -138,7 +136,7 @@ static inline void vf_stream_bf16(uint16_t *p, vf x) {
 static inline void vf_stream_f16(uint16_t *p, vf x) {
     _mm256_stream_si256((__m256i *)p, simd_narrow_f16(x));
 }
-// Half a line past the caches costs as much as a whole one, or more: two vectors make one store.
+// A non-temporal store of half a line costs at least as much as one of a whole line, so two vectors make one store.
 #define SIMD_HAS_LINES 1
 static inline void simd_stream_line(uint16_t *p, __m256i low, __m256i high) {
     _mm512_stream_si512((void *)p, _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
@@ -156,20 +154,20 @@ static inline vf vf_fms(vf a, vf b, vf c) { return _mm512_fmsub_ps(a, b, c); }  
 static inline vf vf_fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); } // c - a b
 static inline float simd_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 static inline double simd_fma_f64(double a, double b, double c) { return __builtin_fma(a, b, c); }
-// As maxps: the second operand where either is NaN.
+// Like maxps: returns the second operand if either is NaN.
 static inline vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 static inline vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
-// min(|x|, limit) for limit >= 0; limit where x is NaN.
+// min(|x|, limit) for limit >= 0; limit if x is NaN.
 #define SIMD_HAS_MIN_ABS 1
 static inline vf vf_min_abs(vf x, vf limit) { return _mm512_range_ps(x, limit, 0xa); }
-static inline vf vf_max_abs(vf a, vf b) { return _mm512_range_ps(a, b, 0xb); } // a is not negative
+static inline vf vf_max_abs(vf a, vf b) { return _mm512_range_ps(a, b, 0xb); } // requires a >= 0
 static inline vf vf_abs(vf x) { return _mm512_abs_ps(x); }
 static inline vf vf_copysign(vf magnitude, vf sign) {
     vf bit = _mm512_set1_ps(-0.0f);
     return _mm512_or_ps(_mm512_andnot_ps(bit, magnitude), _mm512_and_ps(bit, sign));
 }
 static inline vf vf_sqrt(vf x) { return _mm512_sqrt_ps(x); }
-// 1 / x within 2^-14 relative, for normal x and 1 / x; a division takes eight times as long.
+// 1 / x with relative error 2^-14, for normal x and 1 / x; a division takes eight times as long.
 #define SIMD_HAS_INVERSE 1
 static inline vf vf_inverse(vf x) { return _mm512_rcp14_ps(x); }
 static inline vf vf_round(vf x) {
@@ -181,14 +179,14 @@ static inline vf vf_select_lt(vf a, vf b, vf yes, vf no) {
 static inline vf vf_keep_n(vf x, int64_t n, float fill) {
     return _mm512_mask_blend_ps(simd_first_n(n), _mm512_set1_ps(fill), x);
 }
-// Halves, quarters, pairs: compilers' own reductions differ in their orders.
+// Adds halves, quarters, pairs: the reductions of different compilers have different orders.
 static inline float vf_hsum(vf x) {
     __m256 h = _mm256_add_ps(_mm512_extractf32x8_ps(x, 1), _mm512_castps512_ps256(x));
     __m128 q = _mm_add_ps(_mm256_extractf128_ps(h, 1), _mm256_castps256_ps128(h));
     q = _mm_add_ps(q, _mm_movehl_ps(q, q));
     return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
 }
-// The sums of four vectors' lanes.
+// The lane sums of four vectors.
 static inline void vf_hsum4(const vf *r, float *out) {
     vf a = _mm512_unpacklo_ps(r[0], r[1]) + _mm512_unpackhi_ps(r[0], r[1]);
     vf b = _mm512_unpacklo_ps(r[2], r[3]) + _mm512_unpackhi_ps(r[2], r[3]);
@@ -204,14 +202,14 @@ static inline float vf_hmax(vf x) {
     return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
 }
 
-// For _mm512_permutex2var_epi16: pairs of an element of the one and of the other, of the first 16. Of the last
-// with 16 added.
+// Indices for _mm512_permutex2var_epi16 that interleave the first 16 elements of two vectors. Plus 16: the last 16
+// elements.
 static inline __m512i simd_first_pairs(void) {
     return _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38,
                             6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
 }
 
-// Four vectors as the rows of a 4 x 4 matrix in each 128-bit lane, transposed in place: pairs, then quads.
+// Transposes four vectors, as rows of a 4 x 4 matrix in each 128-bit lane, in place: pairs, then quads.
 static inline void vf_transpose_quarters(vf *r) {
     vf low = _mm512_unpacklo_ps(r[0], r[1]), high = _mm512_unpackhi_ps(r[0], r[1]);
     vf next_low = _mm512_unpacklo_ps(r[2], r[3]), next_high = _mm512_unpackhi_ps(r[2], r[3]);
@@ -221,7 +219,7 @@ static inline void vf_transpose_quarters(vf *r) {
     r[3] = _mm512_shuffle_ps(high, next_high, 0xee);
 }
 
-// VL vectors as the rows of a VL x VL matrix, transposed in place: in each 128-bit lane, then the 4 x 4 lanes.
+// Transposes VL vectors, as rows of a VL x VL matrix, in place: within 128-bit lanes, then the 4 x 4 lanes.
 static inline void vf_transpose(vf *r) {
     for (int i = 0; i < 16; i += 4) vf_transpose_quarters(r + i);
     for (int i = 0; i < 4; i++) {
@@ -236,7 +234,7 @@ static inline void vf_transpose(vf *r) {
     }
 }
 
-// Lane i is the sum of the lanes of r[i], of VL vectors: pairs, quads, then the 128-bit lanes.
+// Lane i is the lane sum of r[i], for VL vectors: pairs, quads, then the 128-bit lanes.
 static inline vf vf_sums(const vf *r) {
     vf t[8], u[4];
     for (int i = 0; i < 8; i++)
@@ -251,7 +249,7 @@ static inline vf vf_sums(const vf *r) {
     return _mm512_shuffle_f32x4(t[0], t[1], 0x88) + _mm512_shuffle_f32x4(t[0], t[1], 0xdd);
 }
 
-// Lane i is the largest lane of r[i], none of which is NaN, of VL vectors.
+// Lane i is the largest lane of r[i], for VL vectors without NaN.
 static inline vf vf_maxima(const vf *r) {
     vf t[8], u[4];
     for (int i = 0; i < 8; i++)
@@ -266,7 +264,7 @@ static inline vf vf_maxima(const vf *r) {
     return vf_max(_mm512_shuffle_f32x4(t[0], t[1], 0x88), _mm512_shuffle_f32x4(t[0], t[1], 0xdd));
 }
 
-// The sum of the lanes of one vector, in the order of vf_sums.
+// The lane sum of one vector, added in the order of vf_sums.
 static inline float vf_sum_one(vf x) {
     x = x + _mm512_shuffle_ps(x, x, 0x4e);
     x = x + _mm512_shuffle_ps(x, x, 0xb1);
@@ -277,14 +275,14 @@ static inline float vf_sum_one(vf x) {
 // x 2^n for integral n.
 static inline vf vf_scale2(vf x, vf n) { return _mm512_scalef_ps(x, n); }
 
-// x 2^floor(n) for x from 1 to 2, 0 for n below -126: a scale whose result is subnormal, and each sum or product with one,
-// takes a hundred times as long as others. NaN stays NaN.
+// x 2^floor(n) for x from 1 to 2, and 0 for n below -126: a subnormal result, and every sum or product with it, would
+// take a hundred times as long. NaN stays NaN.
 static inline vf vf_scale2_flushed(vf x, vf n) {
     __mmask16 is_normal = _mm512_cmp_ps_mask(n, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
     return _mm512_maskz_scalef_ps(is_normal, x, n);
 }
 
-// Lanes of a then b, taken apart into the even ones and the odd ones, and put together again.
+// Splits the lanes of a followed by b into even and odd ones; vf_zip is the inverse.
 static inline void vf_unzip(vf a, vf b, vf *even, vf *odd) {
     __m512i lane = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     *even = _mm512_permutex2var_ps(a, lane, b);
@@ -296,7 +294,7 @@ static inline void vf_zip(vf even, vf odd, vf *a, vf *b) {
     *b = _mm512_permutex2var_ps(even, _mm512_add_epi32(lane, _mm512_set1_epi32(8)), odd);
 }
 
-// Pairs of lanes (64 bits) of x, y and z in turns: x0 y0 z0 x1 ..., three vectors.
+// Interleaves pairs of lanes (64 bits) of x, y and z: x0 y0 z0 x1 ..., three vectors.
 static inline void vf_zip_pairs(vf x, vf y, vf z, vf *out) {
     static const struct {
         long long xy[8], z[8];
@@ -312,13 +310,14 @@ static inline void vf_zip_pairs(vf x, vf y, vf z, vf *out) {
     }
 }
 
-// x - floor(x), 0 for infinities; with vf_scale2, which takes the floor of its exponent itself, this is
-// all the range reduction that 2^x needs.
+// x - floor(x), 0 for infinities. This is the whole range reduction of 2^x, because vf_scale2 takes the floor of its
+// exponent itself.
 #define SIMD_HAS_FRACTION 1
 static inline vf vf_fraction(vf x) { return _mm512_reduce_ps(x, 0x09); }
 
-// sum + 2^x, 1.4 ulp of 2^x, for the same x as vf_exp2: a table's 2^(i/32), with the floor of 32 x as the low bits of a sum
-// that is rounded down, times a minimax polynomial of degree 2 on [0, 1/32) with p(0) = 1. A vector takes 8 operations.
+// sum + 2^x, within 1.4 ulp of 2^x, for the same x as vf_exp2. 2^x is a table's 2^(i/32) times a minimax polynomial of
+// degree 2 on [0, 1/32) with p(0) = 1. A sum that is rounded down has floor(32 x), the table's index, in its low bits.
+// 8 operations per vector.
 #define SIMD_HAS_EXP2_TABLE 1
 static inline vf simd_add_exp2(vf sum, vf x) {
     const vf low =
@@ -340,9 +339,10 @@ static inline vf simd_add_exp2(vf sum, vf x) {
     return vf_fma(p, vf_scale2_flushed(root, x), sum);
 }
 
-// sum + 2^(x L), L the float next to log2 e, NaN for x = -inf; 5.6 units of 2^-24 of it. 32 x L is rounded by a sum to n, and
-// g = x L - n/32 + 46/32 is where a parabola has its vertex, so that 2^(x L - n/32) is g^2 + d to 2^-22.9, but for the factor
-// that the table's 2^((n mod 32)/32) take in, and the 46/32 that the scale's exponent lacks. A vector takes 7 operations.
+// sum + 2^(x L), L the float closest to log2 e, within 5.6 * 2^-24 of 2^(x L); NaN for x = -inf. A sum rounds 32 x L to
+// n. A parabola has its vertex at g = x L - n/32 + 46/32 = 0, so that 2^(x L - n/32) is a constant times (g^2 + d), to
+// 2^-22.9. The table's 2^((n mod 32)/32) contain that constant and the 46/32 that the scale's exponent lacks. 7
+// operations per vector.
 static inline vf simd_add_exp(vf sum, vf x) {
     const vf low =
         _mm512_setr_ps(9.643976688e-01f, 9.855152369e-01f, 1.007095218e+00f, 1.029147744e+00f,

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loop of an element-wise kernel over one contiguous span, and access in its three ways: whole
-// vectors, whole vectors past the caches, and part of a vector at the ends.
+// The loop of an element-wise kernel over one contiguous span, with three kinds of access: whole vectors, non-temporal
+// whole vectors, and a part of a vector at each end.
 #ifndef TSRI_SIMD_ELEMENTS_H
 #define TSRI_SIMD_ELEMENTS_H
 
 #include "cpu/cpu_isa.h"
 #include "cpu/simd.h"
 
-// SIMD_FETCHED and SIMD_FETCHED_NEXT, the vector behind it: past the caches, with lines of what is read fetched far ahead.
+// SIMD_FETCHED, and SIMD_FETCHED_NEXT for the vector after it: non-temporal stores, with the input prefetched far
+// ahead.
 enum simd_access { SIMD_WHOLE, SIMD_STREAM, SIMD_PART, SIMD_FETCHED, SIMD_FETCHED_NEXT };
 
 SIMD_INLINE vf vf_get(enum simd_access access, tsr_dtype dtype, const void *base, int64_t i,
@@ -28,8 +29,8 @@ SIMD_INLINE void vf_put(enum simd_access access, tsr_dtype dtype, void *base, in
         vf_store_as(dtype, base, i, x);
 }
 
-// STEP(access, i, n) for all of [0, length). head: elements before the output's first aligned
-// vector; streaming starts there.
+// Runs STEP(access, i, n) over [0, length). head: elements before the first aligned vector of the output, where
+// non-temporal stores begin.
 #define SIMD_FOR_SPAN(length, head, is_streaming, STEP)                                            \
     do {                                                                                           \
         int64_t span_i = 0;                                                                        \
@@ -43,7 +44,7 @@ SIMD_INLINE void vf_put(enum simd_access access, tsr_dtype dtype, void *base, in
         if (span_i < (length)) STEP(SIMD_PART, span_i, (length)-span_i);                           \
     } while (0)
 
-// out[i] = VALUE(access, i, n), a vector, for all of [0, length): past the caches in whole lines.
+// out[i] = VALUE(access, i, n), a vector, over [0, length); non-temporal stores write whole lines.
 #define SIMD_FOR_VALUES(dtype, out, length, is_streaming, VALUE)                                   \
     do {                                                                                           \
         int64_t at_ = 0, head_ = (is_streaming) ? simd_line_head(dtype, out) : 0;                  \

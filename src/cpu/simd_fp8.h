@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Vectors of any dtype up to f32, fp8 among them, for the few kernels that take it. dtype is a constant at each use.
+// Vectors of any dtype up to f32, including fp8, for the few kernels that take fp8. dtype is a constant at each use.
 #ifndef TSRI_SIMD_FP8_H
 #define TSRI_SIMD_FP8_H
 
@@ -11,7 +11,7 @@ SIMD_INLINE int64_t simd_bytes(tsr_dtype dtype) {
     return dtype == TSR_F32 ? 4 : simd_is_fp8(dtype) ? 1 : 2;
 }
 
-// The arithmetic of core_fp8.h.
+// The same arithmetic as core_fp8.h.
 #if defined(TSRI_SIMD_SCALAR)
 SIMD_INLINE vf vf_load_fp8(tsr_dtype dtype, const uint8_t *from) {
     return dtype == TSR_E4M3 ? tsri_e4m3_to_float(*from) : tsri_e5m2_to_float(*from);
@@ -24,7 +24,7 @@ SIMD_INLINE vf vf_load_fp8(tsr_dtype dtype, const uint8_t *from) {
     bool is_e4m3 = dtype == TSR_E4M3;
     vf_bytes bytes;
     memcpy(&bytes, from, sizeof bytes);
-#if defined(TSRI_SIMD_AVX2) // gcc 12 would widen each half by itself, through memory
+#if defined(TSRI_SIMD_AVX2) // gcc 12 would widen each half separately, through memory
     vf_words raw = (vf_words)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)from));
 #else
     vf_words raw = __builtin_convertvector(bytes, vf_words);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// One NaN for all. Where two meet in an operation, the processor keeps one of them, and which is up to the order that the
-// compiler gave the operands: other in a loop over whole vectors than in the one for what is left, in a tile of four rows than
-// in one of three. What is stored as a result has one sign and payload for each of these, and so the same bits
-// however the work was cut.
+// Results hold one canonical NaN. When an operation has two NaN operands, the processor keeps one of them, and which
+// one depends on the operand order that the compiler chose. That order may differ between a loop over whole vectors and
+// its tail, or between tiles of four and of three rows. With one sign and payload for every stored NaN, the bits do not
+// depend on how the work was cut.
 #ifndef TSRI_SIMD_NAN_H
 #define TSRI_SIMD_NAN_H
 
 #include "cpu/simd.h"
 
-// x, and where it is NaN the one NaN.
+// x, or the canonical NaN if x is NaN.
 SIMD_INLINE vf vf_one_nan(vf x) {
 #if defined(TSRI_SIMD_SCALAR)
     return x == x ? x : -__builtin_nanf("");
@@ -26,8 +26,8 @@ static inline simd_nans simd_find_nans(simd_nans before, vf x, vf y) {
 static inline bool simd_has_nan(simd_nans nans) { return !nans; }
 #endif
 
-// vf_one_nan of a whole tile that was stored, for the few that hold a NaN. To see that with simd_nans takes one comparison
-// for two vectors.
+// Applies vf_one_nan to a whole stored tile; few tiles hold a NaN. simd_nans detects that with one comparison for two
+// vectors.
 __attribute__((noinline, cold, unused)) static void simd_one_nan_tile(float *c, int64_t c_stride,
                                                                       int64_t rows, int64_t cols) {
     for (int64_t i = 0; i < rows; i++, c += c_stride)
@@ -37,7 +37,7 @@ __attribute__((noinline, cold, unused)) static void simd_one_nan_tile(float *c, 
         }
 }
 
-// A row of it.
+// Fills a row with the canonical NaN.
 static inline void simd_fill_nan(tsr_dtype dtype, void *row, int64_t count) {
     enum { BF16 = 0xffc0, F16 = 0xfe00 };
     for (int64_t i = 0; i < count; i++)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Vectors by twos, for kernels that do the same to every element and do not care in which lane it is.
-// Of two vectors of bf16 the even elements go to one and the odd ones to the other: a shift and a mask
-// on whole registers, where elements in order cost a permutation each way, the narrowest port of most
-// cores. Other dtypes come in order. What a load gives, a store of the same kind puts back in place.
+// Pairs of vectors, for kernels that treat every element alike, in whatever lane it is. A load of bf16 puts even
+// elements in one vector and odd ones in the other. That takes a shift and a mask on whole registers; elements in order
+// would cost a permutation each way, on the narrowest port of most cores. Other dtypes stay in order. A store of the
+// same kind puts the elements back in place.
 #ifndef TSRI_SIMD_PAIRS_H
 #define TSRI_SIMD_PAIRS_H
 
@@ -14,7 +14,7 @@ struct vf_pair {
     vf a, b;
 };
 
-// Whether pairs of the dtype come as even and odd elements; else in order.
+// Whether pairs of the dtype are split into even and odd elements.
 SIMD_INLINE bool vf_is_split(tsr_dtype dtype) {
 #if defined(SIMD_HAS_PAIRS)
     return dtype == TSR_BF16;
@@ -37,7 +37,7 @@ SIMD_INLINE struct vf_pair vf_load_pair(tsr_dtype dtype, const void *base, int64
     return x;
 }
 
-// The first n elements, 0 < n < PAIR, and `fill` beyond.
+// The first n elements, 0 < n < PAIR, then `fill`.
 SIMD_INLINE struct vf_pair vf_load_pair_n(tsr_dtype dtype, const void *base, int64_t i, int64_t n,
                                           float fill) {
     struct vf_pair x;
@@ -59,7 +59,7 @@ SIMD_INLINE struct vf_pair vf_load_pair_n(tsr_dtype dtype, const void *base, int
     return x;
 }
 
-// The first n elements of a pair, 0 beyond.
+// The first n elements of a pair, then 0.
 SIMD_INLINE struct vf_pair vf_keep_pair_n(tsr_dtype dtype, struct vf_pair x, int64_t n) {
     int64_t first = vf_is_split(dtype) ? (n + 1) / 2 : n < VL ? n : VL;
     x.a = vf_keep_n(x.a, first, 0.0f);
@@ -67,8 +67,8 @@ SIMD_INLINE struct vf_pair vf_keep_pair_n(tsr_dtype dtype, struct vf_pair x, int
     return x;
 }
 
-// A NaN among bf16 must have a low half of 0, as all have that come of bf16 operands or of an invalid
-// operation: rounding is an addition to the bits.
+// A NaN stored as bf16 must have a low half of 0, because rounding adds to the bits. Every NaN from a bf16 operand or
+// an invalid operation has one.
 SIMD_INLINE void vf_store_pair(tsr_dtype dtype, void *base, int64_t i, struct vf_pair x) {
 #if defined(SIMD_HAS_PAIRS)
     if (dtype == TSR_BF16) {
@@ -96,8 +96,8 @@ SIMD_INLINE void vf_store_pair_n(tsr_dtype dtype, void *base, int64_t i, struct 
     }
 }
 
-// The same stores with halves of a last place rounded up and not to even, for what lies halfway by chance only:
-// one addition in place of three operations.
+// The same stores, but halfway cases are rounded up, not to even: one addition instead of three operations. For values
+// that lie halfway only by chance.
 SIMD_INLINE void vf_store_pair_up(tsr_dtype dtype, void *base, int64_t i, struct vf_pair x) {
 #if defined(SIMD_HAS_PAIRS)
     if (dtype == TSR_BF16) {
@@ -118,8 +118,8 @@ SIMD_INLINE void vf_store_pair_up_n(tsr_dtype dtype, void *base, int64_t i, stru
     vf_store_pair_n(dtype, base, i, x, n);
 }
 
-// A row's last pair: whole; the first vector whole and a part of the second; at most the first. Even and odd elements are
-// WHOLE or MORE.
+// A row's last pair. WHOLE: both vectors; MORE: the first vector and part of the second; LESS: at most the first
+// vector. Split pairs are WHOLE or MORE.
 enum part { WHOLE, MORE, LESS };
 
 SIMD_INLINE enum part part_of(tsr_dtype dtype, int64_t n) {
@@ -134,7 +134,7 @@ SIMD_INLINE struct vf_pair load_part(tsr_dtype dtype, enum part part, const char
     return (struct vf_pair){vf_load_as(dtype, x, i), vf_load_as_n(dtype, x, i + VL, n - VL)};
 }
 
-// is_up: halves of a last place as in vf_store_pair_up.
+// is_up: rounds halfway cases as vf_store_pair_up.
 SIMD_INLINE void store_part(tsr_dtype dtype, enum part part, bool is_up, char *y, int64_t i,
                             struct vf_pair v, int64_t n) {
     if (part == WHOLE && is_up) {
@@ -153,7 +153,7 @@ SIMD_INLINE void store_part(tsr_dtype dtype, enum part part, bool is_up, char *y
     }
 }
 
-// The sums of the lanes of each of the first num of VL vectors, a lane for each; 0 beyond.
+// Lane i is the lane sum of r[i] for the first num of VL vectors; other lanes are 0.
 SIMD_INLINE vf vf_sums_of(vf *r, int64_t num) {
     enum { FEW = 4 };
     if (num > FEW) {
@@ -165,7 +165,7 @@ SIMD_INLINE vf vf_sums_of(vf *r, int64_t num) {
     return vf_keep_n(sums, num, 0.0f);
 }
 
-// NaNs without their low halves (vf_store_pair).
+// Clears the low half of NaNs (vf_store_pair).
 SIMD_INLINE vf vf_plain_nan(vf x) {
 #if defined(SIMD_HAS_PAIRS)
     return simd_default_nan(x);
@@ -174,7 +174,7 @@ SIMD_INLINE vf vf_plain_nan(vf x) {
 #endif
 }
 
-// Two vectors in order to even and odd elements, NaNs without their low halves.
+// Splits two vectors in order into even and odd elements and clears the low half of NaNs.
 SIMD_INLINE struct vf_pair vf_split(struct vf_pair in_order) {
     struct vf_pair x;
     vf_unzip(in_order.a, in_order.b, &x.a, &x.b);
@@ -187,7 +187,7 @@ SIMD_INLINE struct vf_pair vf_join(struct vf_pair split) {
     return x;
 }
 
-// Past the caches; base + i must be vf_is_aligned.
+// A non-temporal store; base + i must be vf_is_aligned.
 SIMD_INLINE void vf_stream_pair(tsr_dtype dtype, void *base, int64_t i, struct vf_pair x) {
 #if defined(SIMD_HAS_PAIRS)
     if (dtype == TSR_BF16) {
@@ -208,8 +208,8 @@ SIMD_INLINE void vf_stream_pair_up(tsr_dtype dtype, void *base, int64_t i, struc
     vf_stream_pair(dtype, base, i, x);
 }
 
-// The last n < PAIR elements behind vf_stream_pair_up: half a line of floats goes past the caches too, since a line that does
-// so in part alone takes long (tsri_should_stream_rows).
+// Stores the last n < PAIR elements after vf_stream_pair_up. Half a line of floats is also non-temporal, because a line
+// that is written only partly so is slow (tsri_should_stream_rows).
 SIMD_INLINE void vf_stream_last_up(tsr_dtype dtype, void *base, int64_t i, struct vf_pair x,
                                    int64_t n) {
     if (VL == 8 && dtype == TSR_F32 && n == VL)
@@ -220,7 +220,7 @@ SIMD_INLINE void vf_stream_last_up(tsr_dtype dtype, void *base, int64_t i, struc
 
 SIMD_INLINE bool vf_is_aligned(const void *base) { return (uintptr_t)base % (VL * 4) == 0; }
 
-// Bytes as they are, past the caches: a vector of floats carries two 16-bit elements a lane.
+// Copies bytes with non-temporal stores; each lane of a vector carries four bytes.
 SIMD_INLINE void stream_bytes(const char *from, char *to, int64_t bytes) {
     enum { WIDTH = VL * 4 };
     int64_t head = (int64_t)((WIDTH - (uintptr_t)to % WIDTH) % WIDTH);
@@ -228,15 +228,15 @@ SIMD_INLINE void stream_bytes(const char *from, char *to, int64_t bytes) {
     memcpy(to, from, (size_t)head);
     int64_t i = head;
     for (; i + WIDTH <= bytes; i += WIDTH) {
-        vf x; // from is aligned to its elements alone, which may be of 16 bits
+        vf x; // `from` may be aligned to 16 bits only
         memcpy(&x, from + i, sizeof x);
         vf_stream((float *)(void *)(to + i), x);
     }
     memcpy(to + i, from + i, (size_t)(bytes - i));
 }
 
-// Rows that lie back to back, to where they go past the caches, step bytes apart: whole lines across them where they go
-// back to back too.
+// Copies contiguous rows with non-temporal stores to rows `step` bytes apart. If those are contiguous too, whole lines
+// cross row boundaries.
 SIMD_INLINE void stream_rows(const char *from, int64_t row_bytes, int64_t rows, char *to,
                              int64_t step) {
     if (step == row_bytes)

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// core/core_philox.h for VL counters that follow each other. For files that include cpu/simd.h.
+// core/core_philox.h for VL consecutive counters. For files that include cpu/simd.h.
 #ifndef TSRI_SIMD_PHILOX_H
 #define TSRI_SIMD_PHILOX_H
 
 #include "cpu/simd.h"
 
-// A vector of VL words. simd_words_multiply: the high halves of a m, and in low the low ones; simd_words_above: yes where a is
-// above most, 0 elsewhere.
+// A vector of VL words. simd_words_multiply returns the high halves of a * m and stores the low ones in *low.
+// simd_words_above returns `yes` where a > most, else 0.
 #if defined(TSRI_SIMD_AVX512)
 typedef __m512i simd_words;
 SIMD_INLINE simd_words simd_words_set1(uint32_t x) { return _mm512_set1_epi32((int)x); }
@@ -44,7 +44,7 @@ SIMD_INLINE simd_words simd_words_multiply(simd_words a, simd_words m, simd_word
 SIMD_INLINE vf simd_words_as_floats(simd_words a) { return _mm256_castsi256_ps(a); }
 SIMD_INLINE vf simd_words_above(vf a, uint32_t most, float yes) {
     __m256i words = _mm256_xor_si256(_mm256_castps_si256(a), simd_words_set1(1u << 31));
-    __m256i is_above = _mm256_cmpgt_epi32(words, simd_words_set1(most ^ 1u << 31)); // it has signs
+    __m256i is_above = _mm256_cmpgt_epi32(words, simd_words_set1(most ^ 1u << 31)); // signed
     return _mm256_and_ps(_mm256_castsi256_ps(is_above), vf_set1(yes));
 }
 #else
@@ -65,7 +65,8 @@ SIMD_INLINE vf simd_words_above(vf a, uint32_t most, float yes) {
 }
 #endif
 
-// Word w of the counter (first + l, c1, c2, c3) becomes lane 4 l + w of the four vectors, which are words in spite of their type.
+// Word w of the counter (first + l, c1, c2, c3) goes to lane 4 l + w of the four vectors, which hold words although
+// their type is vf.
 SIMD_INLINE void simd_philox(uint64_t key, uint32_t first, uint32_t c1, uint32_t c2, uint32_t c3,
                              vf words[4]) {
     simd_words a = simd_words_from(first), b = simd_words_set1(c1), c = simd_words_set1(c2);

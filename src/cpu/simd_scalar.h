@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The SIMD vocabulary on plain C: one lane. Serves every processor without a header of its own.
+// The SIMD vocabulary in plain C, with one lane, for every processor without a header of its own.
 #ifndef TSRI_SIMD_SCALAR_H
 #define TSRI_SIMD_SCALAR_H
 
@@ -38,7 +38,8 @@ static inline void vf_stream_bf16(uint16_t *p, vf x) { vf_store_bf16(p, x); }
 static inline void vf_stream_f16(uint16_t *p, vf x) { vf_store_f16(p, x); }
 static inline void vf_stream_fence(void) {}
 
-// Rounded once where all processors of the architecture do that, else twice: bits shall not follow the compiler's flags.
+// Fused if every processor of the architecture has FMA, else rounded twice, so that the bits do not depend on compiler
+// flags.
 #if defined(__aarch64__)
 static inline vf vf_fma(vf a, vf b, vf c) { return __builtin_fmaf(a, b, c); }
 static inline double simd_fma_f64(double a, double b, double c) { return __builtin_fma(a, b, c); }
@@ -52,7 +53,7 @@ static inline float simd_fma(float a, float b, float c) { return vf_fma(a, b, c)
 static inline vf vf_max(vf a, vf b) { return a > b ? a : b; }
 static inline vf vf_min(vf a, vf b) { return a < b ? a : b; }
 static inline vf vf_abs(vf x) { return tsri_float_of_bits(tsri_bits_of_float(x) & 0x7fffffffu); }
-static inline vf vf_max_abs(vf a, vf b) { return vf_max(a, vf_abs(b)); } // a is not negative
+static inline vf vf_max_abs(vf a, vf b) { return vf_max(a, vf_abs(b)); } // requires a >= 0
 static inline vf vf_copysign(vf magnitude, vf sign) {
     return tsri_float_of_bits((tsri_bits_of_float(magnitude) & 0x7fffffffu) |
                               (tsri_bits_of_float(sign) & 0x80000000u));
@@ -68,17 +69,17 @@ static inline void vf_hsum4(const vf *r, float *out) {
 }
 static inline float vf_hmax(vf x) { return x; }
 
-// VL vectors as the rows of a VL x VL matrix, transposed in place.
+// Transposes VL vectors, as rows of a VL x VL matrix, in place.
 static inline void vf_transpose(vf *rows) { (void)rows; }
 
-// Lane i is the sum of the lanes of r[i], of VL vectors.
+// Lane i is the lane sum of r[i], for VL vectors.
 static inline vf vf_sums(const vf *r) { return *r; }
-// Lane i is the largest lane of r[i], none of which is NaN, of VL vectors.
+// Lane i is the largest lane of r[i], for VL vectors without NaN.
 static inline vf vf_maxima(const vf *r) { return *r; }
-// The sum of the lanes of one vector, in the order of vf_sums.
+// The lane sum of one vector, added in the order of vf_sums.
 static inline float vf_sum_one(vf x) { return x; }
 
-// x 2^n for integral n in [-252, 252]: two factors, so that the result may be subnormal.
+// x 2^n for integral n in [-252, 252], as two factors so that the result may be subnormal.
 static inline vf vf_scale2(vf x, vf n) {
     if (!(n == n)) return n;
     int whole = (int)n, half = whole / 2;
@@ -86,7 +87,7 @@ static inline vf vf_scale2(vf x, vf n) {
            tsri_float_of_bits((uint32_t)(whole - half + 127) << 23);
 }
 
-// Lanes of a then b, taken apart into the even ones and the odd ones, and put together again.
+// Splits the lanes of a followed by b into even and odd ones; vf_zip is the inverse.
 static inline void vf_unzip(vf a, vf b, vf *even, vf *odd) {
     *even = a;
     *odd = b;
