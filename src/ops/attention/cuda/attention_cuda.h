@@ -11,10 +11,6 @@
 
 // A supports: f32, bf16 and f16, of lengths that an int holds with room to spare.
 bool attention_cuda_serves(const void *problem, const struct tsri_limits *limits);
-// Whether sinks and scores are finite in the units of maxima, and what the kernels on tensor cores have forms of their own for:
-// softcap, bias, ALiBi, dropout and any other scale.
-bool attention_cuda_is_scale_plain(const struct attention_problem *p);
-bool attention_cuda_has_features(const struct attention_problem *p);
 
 struct attention_params attention_cuda_params(const struct attention_problem *p);
 
@@ -49,17 +45,5 @@ tsr_status attention_cuda_prepare_clear(tsr_context *ctx, const char *op,
 tsr_status attention_cuda_clear(tsr_context *ctx, const char *op, const struct attention_problem *p,
                                 const struct attention_view *view, int64_t dims, bool is_of_keys,
                                 bool has_lse);
-
-// ---- Forward ----------------------------------------------------------------------------------
-
-// block_m: queries of a tile, block_n: columns of the kernel's tile, block_k: heads of a section; num_tasks.
-void attention_cuda_plan_tiles(const struct attention_problem *p, const struct tsri_limits *limits,
-                               int block_m, int tile, struct tsri_plan *plan);
-struct attention_forward_params attention_cuda_forward_params(const struct attention_problem *p,
-                                                              const struct tsri_plan *plan);
-
-// The next of the standard set's programs of flash3, or of small; false: there are fewer, and *index is less by their number.
-bool attention_cuda_flash3_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program);
-bool attention_cuda_small_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program);
 
 #endif

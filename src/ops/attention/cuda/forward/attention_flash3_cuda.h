@@ -3,8 +3,8 @@
 #ifndef TSRI_ATTENTION_FLASH3_CUDA_H
 #define TSRI_ATTENTION_FLASH3_CUDA_H
 
-#include "ops/attention/cuda/attention_cuda.h"
 #include "ops/attention/cuda/forward/attention_flash3_params.h"
+#include "ops/attention/cuda/forward/attention_forward_cuda.h"
 
 enum {
     FLASH3_SLAB = 64,       // columns of a box
@@ -46,12 +46,5 @@ struct attention_flash3_work {
 };
 struct attention_flash3_work attention_cuda_flash3_work(const struct attention_problem *p,
                                                         const struct tsri_limits *limits);
-
-// cuda-few: whether it serves the problem in less time than flash3; the next of the standard set's programs of it, or false: there
-// are fewer, and *index is less by their number.
-bool attention_cuda_prefers_few(const struct attention_problem *p,
-                                const struct tsri_limits *limits);
-bool attention_cuda_few_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program);
-struct tsri_cuda_program attention_cuda_few_merge_program(void);
 
 #endif

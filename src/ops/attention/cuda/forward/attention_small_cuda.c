@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuda-small, forward of few keys on Hopper: what is served, plan, launch. See attention_small.cu.
-#include "ops/attention/cuda/forward/attention_flash3_cuda.h"
+#include "ops/attention/cuda/forward/attention_forward_cuda.h"
 
 static const char op[] = "attention_forward";
 
@@ -103,16 +103,15 @@ bool attention_cuda_has_small(const void *problem, const struct tsri_limits *lim
                limits->shared_bytes_per_block;
 }
 
-const char *attention_cuda_prefer_forward(const void *problem, const struct tsri_limits *limits) {
-    const struct attention_problem *p = problem;
+bool attention_cuda_prefers_small(const struct attention_problem *p,
+                                  const struct tsri_limits *limits) {
     const int form = form_of(p, limits);
     const bool is_few =
         form == TALL  ? num_tasks(p, TALL_BLOCK) <= limits->num_sms
         : form == FEW ? tile_dims(p) == 64 || (num_tasks(p, BLOCK) <= most_blocks(p, limits) &&
                                                p->seqlen_k <= MOST_WIDE_KEYS)
                       : true;
-    if (is_few && attention_cuda_has_small(problem, limits)) return "cuda-small";
-    return attention_cuda_prefers_few(p, limits) ? "cuda-few" : NULL;
+    return is_few && attention_cuda_has_small(p, limits);
 }
 
 void attention_cuda_plan_small(const void *problem, const struct tsri_limits *limits,
