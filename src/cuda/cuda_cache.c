@@ -32,7 +32,7 @@ static bool write_all(int file, const void *data, size_t bytes) {
     return true;
 }
 
-// The rename lasts only once the folder is on the disk as well; where it cannot be synced, so be it.
+// The rename is durable only when the folder is on disk too. A failure to sync it is ignored.
 static void sync_folder(int folder, const char *name) {
     char path[TSRI_CUDA_PATH + MAX_NAME];
     snprintf(path, sizeof path, "%s", name);
@@ -47,7 +47,7 @@ static void sync_folder(int folder, const char *name) {
     (void)tsri_system.close(file);
 }
 
-// Writers of one name do not meet: each has a temporary file of its own, and renames are atomic.
+// Writers of one name do not collide: each has its own temporary file, and renames are atomic.
 bool tsri_cuda_file_publish(int folder, const char *name, const void *data, size_t bytes) {
     static atomic_uint counter;
     char temporary[TSRI_CUDA_PATH + MAX_NAME];
@@ -87,7 +87,7 @@ static bool base_path(char path[TSRI_CUDA_PATH]) {
     int used = -1;
     if (own != NULL && *own != '\0')
         used = snprintf(path, TSRI_CUDA_PATH, "%s/kernels", own);
-    else if (xdg != NULL && *xdg == '/') // the specification ignores relative ones
+    else if (xdg != NULL && *xdg == '/') // the specification ignores relative paths
         used = snprintf(path, TSRI_CUDA_PATH, "%s/tessera/kernels", xdg);
     else if (home != NULL && *home == '/')
         used = snprintf(path, TSRI_CUDA_PATH, "%s/.cache/tessera/kernels", home);
@@ -97,13 +97,13 @@ static bool base_path(char path[TSRI_CUDA_PATH]) {
 static void make_folders(char *path) {
     for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
-        (void)mkdir(path, 0700); // open says what is wrong
+        (void)mkdir(path, 0700); // the later open reports errors
         *slash = '/';
     }
     (void)mkdir(path, 0700);
 }
 
-// A descriptor of the folder, through which all its files are reached; -1 with a sentence.
+// Returns a descriptor of the folder, which gives access to all its files; -1 with a sentence on failure.
 static int open_folder(char path[TSRI_CUDA_PATH], char *sentence, size_t bytes) {
     struct stat info;
     if (!base_path(path)) {
@@ -164,7 +164,7 @@ bool tsri_cuda_cache_load(const unsigned char key[TSRI_SHA256_BYTES],
     bool is_found = read_image(folder, name, image);
     (void)tsri_system.close(folder);
     if (is_found && memcmp(image->key, key, sizeof image->key) == 0) return true;
-    if (is_found) tsri_cuda_image_free(image); // intact, but under another one's name
+    if (is_found) tsri_cuda_image_free(image); // intact, but stored under another key's name
     return false;
 }
 
@@ -188,14 +188,14 @@ static bool ends_with(const char *name, const char *end) {
     return length >= tail && strcmp(name + length - tail, end) == 0;
 }
 
-// What a killed writer left, not what one is writing now.
+// True for a file that a killed writer left, false for one that is being written now.
 static bool is_stale(int folder, const char *name) {
     struct stat info;
     return fstatat(folder, name, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
            time(NULL) - info.st_mtime > STALE_SECONDS;
 }
 
-// The files of the cache, and the folder that they are reached through; NULL where it cannot be listed.
+// Lists the files of the cache and opens their folder; NULL if it cannot be listed.
 static DIR *open_list(int *folder) {
     *folder = open_cache();
     DIR *files = *folder >= 0 ? tsri_system.open_list(*folder) : NULL;

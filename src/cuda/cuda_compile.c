@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiling a program by NVRTC, and the keys that name the outcome.
+// Compiles a program with NVRTC and computes the keys of the result.
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,8 +11,8 @@
 #include "cuda/cuda_nvrtc.h"
 #include "cuda/cuda_source.h"
 
-// What every kernel is compiled with, and so part of its key. The report of the assembler goes into the
-// log; -w is not among them, for it would hide what the log is read for.
+// Options of every kernel, and so part of its key. The assembler's report goes to the log. No -w, because the log is
+// read for warnings.
 static const char *const common_options[] = {"--std=c++17", "--ptxas-options=-v",
                                              "--ptxas-options=--warn-on-spills"};
 enum { NUM_COMMON = sizeof common_options / sizeof *common_options, MAX_OPTION = 96 };
@@ -77,7 +77,7 @@ tsr_status tsri_cuda_image_keys(const struct tsri_cuda_program *program, const c
 
 // ---- The log ----------------------------------------------------------------------------------
 
-// The number before a phrase of the assembler's report, as in "40 bytes stack frame"; -1 if none.
+// The number before a phrase of the assembler's report, as in "40 bytes stack frame"; -1 if there is none.
 static int number_before(const char *log, const char *phrase) {
     const char *at = strstr(log, phrase);
     if (at == NULL) return -1;
@@ -90,7 +90,7 @@ static struct tsri_cuda_facts read_facts(const char *log) {
     struct tsri_cuda_facts facts = {
         number_before(log, " registers"), number_before(log, " bytes stack frame"),
         number_before(log, " bytes spill stores"), number_before(log, " bytes smem")};
-    if (facts.num_registers >= 0 && facts.shared_bytes < 0) facts.shared_bytes = 0; // not mentioned
+    if (facts.num_registers >= 0 && facts.shared_bytes < 0) facts.shared_bytes = 0; // omitted: 0
     return facts;
 }
 
@@ -99,7 +99,7 @@ static bool holds(const char *line, size_t length, const char *word) {
     return at != NULL && at < line + length;
 }
 
-// The lines that say more than the report: warnings, and notes with a number, as (C7508). NULL for none.
+// The lines beyond the report: warnings, and notes with a number such as (C7508). NULL if there are none.
 static char *read_warnings(const char *log) {
     char *kept = tsri_alloc(strlen(log) + 2);
     for (const char *line = log; kept != NULL && *line != '\0';) {
@@ -127,7 +127,7 @@ static char *get_log(const struct tsri_nvrtc *nvrtc, nvrtc_program program) {
 
 static tsr_status fail_compile(const char *text, const char *arch, const char *what,
                                const char *log) {
-    const char *error = log != NULL ? strstr(log, "error") : NULL; // the first one, with its line
+    const char *error = log != NULL ? strstr(log, "error") : NULL; // the first error, with its line
     while (error != NULL && error > log && error[-1] != '\n') error--;
     if (error == NULL) error = log != NULL ? log : "";
     return tsri_fail(TSR_COMPILE, "kernel '%s' does not compile for %s: %s: %.*s", text, arch, what,
@@ -148,7 +148,7 @@ static nvrtc_result compile(const struct tsri_nvrtc *nvrtc, nvrtc_program handle
     for (; count < NUM_COMMON; count++) options[count] = common_options[count];
     snprintf(text[0], sizeof *text, "--gpu-architecture=%s", arch);
     options[count++] = text[0];
-    // From 12.9 on NVRTC has a cache of its own where there is a driver. What comes from there has no report.
+    // From 12.9 on, NVRTC uses its own cache if there is a driver, and cached results have no report.
     if (nvrtc->major > 12 || (nvrtc->major == 12 && nvrtc->minor >= 9))
         options[count++] = "--no-cache";
     for (int i = 0; i < program->num_defines; i++) {
@@ -193,7 +193,7 @@ tsr_status tsri_cuda_image_compile(const struct tsri_cuda_program *program, cons
         result = compile(nvrtc, handle, program, arch);
         image->compile_ms = thread_ms() - start;
         char *log = get_log(nvrtc, handle);
-        if (result == NVRTC_INVALID_OPTION) // of the options the architecture alone is not ours
+        if (result == NVRTC_INVALID_OPTION) // only the architecture may be unknown
             status = tsri_fail(TSR_UNSUPPORTED,
                                "kernel '%s': NVRTC %d.%d does not know %s, expected one that does",
                                image->text, nvrtc->major, nvrtc->minor, arch);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUPTI, the profiling interface of CUDA, in declarations of our own: what its activity interface takes, and the heads
-// of the records that it gives, which grow at their tails from version to version. Opened when a recording first
-// starts. tests/cuda/test_cuda_headers.c compares all of it with the toolkit's headers where there are any.
+// Our own declarations of CUPTI, CUDA's profiling interface: its activity functions, and the first fields of its
+// records, which grow at the end from version to version. It is opened when a recording first starts.
+// tests/cuda/test_cuda_headers.c compares the declarations with the toolkit's headers if they are installed.
 #ifndef TSRI_CUDA_CUPTI_H
 #define TSRI_CUDA_CUPTI_H
 
@@ -24,13 +24,13 @@ enum {
     CUPTI_NOT_PRIVILEGED_VIRTUAL = 40,
     CUPTI_FLUSH_FORCED = 1,
     CUPTI_DOMAIN_DRIVER = 1,
-    CUPTI_CORRELATION_OURS = 3, // the first of those for custom use
+    CUPTI_CORRELATION_OURS = 3, // the first value for custom use
 };
 enum {
     CUPTI_KIND_COPY = 1,
     CUPTI_KIND_FILL = 2,
     CUPTI_KIND_DRIVER = 4,
-    CUPTI_KIND_KERNEL = 10, // those that do not keep kernels from running side by side
+    CUPTI_KIND_KERNEL = 10, // the kind that does not serialize kernels
     CUPTI_KIND_EXTERNAL = 39,
 };
 enum { CUPTI_HOST_TO_DEVICE = 1, CUPTI_DEVICE_TO_HOST = 2, CUPTI_DEVICE_TO_DEVICE = 8 };
@@ -100,7 +100,7 @@ struct tsri_cupti {
 #undef TSRI_FIELD
 };
 
-// The first call decides for the process. NULL, with a sentence in tsri_cupti_sentence, where there is none.
+// The first call decides for the process. NULL, with a sentence in tsri_cupti_sentence, if there is no CUPTI.
 const struct tsri_cupti *tsri_cupti(void);
 const char *tsri_cupti_sentence(void);
 

@@ -18,7 +18,7 @@ int tsri_cuda_device_count(void) {
     return driver != NULL && driver->device_get_count(&count) == CU_OK ? count : 0;
 }
 
-// Kernels are compiled for the very architecture where that has instructions of its own, 9.0.
+// Architecture 9.0 has instructions of its own, so kernels are compiled exactly for it (sm_90a).
 static void name_arch(struct tsri_cuda_properties *p, int major, int minor) {
     p->arch_number = 10 * major + minor;
     snprintf(p->arch, sizeof p->arch, "sm_%d%s", p->arch_number, p->arch_number == 90 ? "a" : "");
@@ -33,7 +33,7 @@ int64_t tsri_cuda_arch_shared_bytes(int arch_number) {
     case 101:
     case 103:
     case 110: return 227 << 10;
-    default: return 99 << 10; // 8.6, 8.9, 12.0, 12.1
+    default: return 99 << 10; // 8.6, 8.9, 12.0, 12.1 and unknown ones
     }
 }
 
@@ -95,9 +95,9 @@ tsr_status tsri_cuda_device_properties(const char *op, int ordinal,
     return read_properties(op, driver, handle, properties);
 }
 
-// Forks that lie between this process and the one that first opened a device. Every call looks whether it is in the process
-// that opened its device, and getpid is a call of the system, which in a sandbox may take as long as a launch. (Children made
-// past libc's fork, by _Fork or clone, are not noticed.)
+// Number of forks between the process that first opened a device and this one. Every call checks that it runs in the
+// process that opened its device. getpid is a system call, which in a sandbox may take as long as a launch, so forks
+// are counted instead. (Children created without libc's fork, by _Fork or clone, are not noticed.)
 static atomic_uint num_forks;
 static bool are_forks_counted;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
@@ -188,7 +188,8 @@ tsr_status tsri_cuda_is_capturing(const char *op, const struct tsri_cuda_queue *
     return TSR_OK;
 }
 
-// The kernel as the memo has it; *known points into it. Loading, which a capture forbids, is for the first time alone.
+// Finds the kernel in the memo; *known points into it. Only the first call loads the kernel, which is not allowed
+// during a capture.
 static tsr_status get_kernel(const char *op, const struct tsri_cuda_queue *queue,
                              const struct tsri_cuda_program *program,
                              struct tsri_cuda_known_kernel **known) {
@@ -217,7 +218,7 @@ tsr_status tsri_cuda_prepare(const char *op, const struct tsri_cuda_queue *queue
     return get_kernel(op, queue, program, &known);
 }
 
-// Once for each kernel and size: the driver takes a lock for it.
+// Asks the driver once for each kernel and size, because the driver takes a lock for it.
 static tsr_status allow_shared(const char *op, const struct tsri_cuda_queue *queue,
                                struct tsri_cuda_known_kernel *known, int bytes) {
     enum { WITHOUT_ASKING = 48 << 10 };

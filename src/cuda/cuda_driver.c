@@ -9,7 +9,7 @@
 
 #include "cuda/cuda_library.h"
 
-enum { OLDEST_VERSION = 12000 }; // cuLibraryLoadData
+enum { OLDEST_VERSION = 12000 }; // the first with cuLibraryLoadData
 
 static const struct tsri_cuda_library library = {
     "the CUDA driver", "TSR_LIBCUDA", {"libcuda.so.1"}};
@@ -21,8 +21,8 @@ static char sentence[640];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic(const struct tsri_cuda_driver *) replacement;
 
-// cuGetProcAddress_v2 gives the newest form of a function that CUDA 12.0 knew: cuMemAlloc is
-// cuMemAlloc_v2, and so on.
+// cuGetProcAddress_v2 returns the newest form of a function that CUDA 12.0 knew: cuMemAlloc is cuMemAlloc_v2, and so
+// on.
 typedef cu_result get_proc_address(const char *name, void **function, int version, uint64_t flags,
                                    int *query);
 
@@ -93,7 +93,7 @@ void tsri_cuda_driver_replace(const struct tsri_cuda_driver *driver) {
 
 // ---- Errors -----------------------------------------------------------------------------------
 
-// After these the CUDA context answers nothing but errors.
+// After these errors, the CUDA context fails every further call.
 static bool is_lost(cu_result result) {
     switch (result) {
     case CU_DEINITIALIZED:

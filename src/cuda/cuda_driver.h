@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of the CUDA driver API that the library uses, in declarations of our own: values, handles and
-// one table of functions, which is filled when a CUDA device is first asked for. Every call of the driver goes
-// through the table, so that a test can put a driver of its own there. tests/cuda/test_cuda_headers.c compares all of
-// it, signatures too, with the toolkit's cuda.h where there is one.
+// Our own declarations of the part of the CUDA driver API that the library uses: values, handles and one table of
+// functions. The table is filled when a CUDA device is first needed. Every driver call goes through the table, so a
+// test can replace the driver. tests/cuda/test_cuda_headers.c compares all declarations, including signatures, with the
+// toolkit's cuda.h if it is installed.
 #ifndef TSRI_CUDA_DRIVER_H
 #define TSRI_CUDA_DRIVER_H
 
@@ -101,7 +101,7 @@ enum { CU_MAP_NOT_INTERLEAVED = 0, CU_MAP_PROMOTE_256 = 3, CU_MAP_FILL_ZEROS = 0
 
 // ---- Functions --------------------------------------------------------------------------------
 
-// X(field, name in cuda.h, parameters). Each exists since CUDA 12.0 at the latest.
+// X(field, name in cuda.h, parameters). All exist since CUDA 12.0 or earlier.
 #define TSRI_CUDA_DRIVER_FUNCTIONS(X)                                                              \
     X(init, cuInit, (unsigned flags))                                                              \
     X(driver_get_version, cuDriverGetVersion, (int *version))                                      \
@@ -162,16 +162,16 @@ struct tsri_cuda_driver {
 #undef TSRI_FIELD
 };
 
-// The table, with the driver loaded and initialised; the first call decides for the process. NULL,
-// with a sentence in tsri_cuda_driver_sentence, where there is no driver, or one older than CUDA 12.0.
+// Loads and initialises the driver and returns its table. The first call decides for the process. NULL, with a sentence
+// in tsri_cuda_driver_sentence, if there is no driver or it is older than CUDA 12.0.
 const struct tsri_cuda_driver *tsri_cuda_driver(void);
 const char *tsri_cuda_driver_sentence(void);
-int tsri_cuda_driver_version(void); // 13000 is 13.0; 0 without a driver
+int tsri_cuda_driver_version(void); // 13000 means 13.0; 0: no driver
 
-// For tests: this table from now on; NULL brings back the machine's.
+// For tests: uses this table from now on; NULL restores the machine's.
 void tsri_cuda_driver_replace(const struct tsri_cuda_driver *driver);
 
-// TSR_OK, or the status and sentence of a failed call: "softmax_forward: cuLaunchKernelEx failed: ...".
+// TSR_OK, or the status of a failed call with a sentence: "softmax_forward: cuLaunchKernelEx failed: ...".
 tsr_status tsri_cuda_check(const char *op, const char *call, cu_result result);
 
 #define TSRI_CUDA(op, driver, field, ...)                                                          \

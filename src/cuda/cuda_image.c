@@ -6,8 +6,8 @@
 
 #include "core/core_system.h"
 
-// Written as it lies in memory: files are for this machine's kind, and another's byte order is a bad
-// checksum, so a miss.
+// Stored in the machine's byte order. A file from a machine of the other byte order fails the checksum, which counts as
+// a miss.
 struct header {
     char magic[8];
     uint32_t format, text_bytes;
@@ -15,7 +15,7 @@ struct header {
     int32_t facts[4];
     char arch[16];
     unsigned char key[TSRI_SHA256_BYTES];
-    unsigned char checksum[TSRI_SHA256_BYTES]; // over all other bytes
+    unsigned char checksum[TSRI_SHA256_BYTES]; // of all other bytes
     unsigned char reserved[8];
 };
 _Static_assert(sizeof(struct header) == TSRI_CUDA_IMAGE_HEADER, "no gaps");

@@ -43,17 +43,17 @@ tsr_status tsri_cuda_image_get(const struct tsri_cuda_program *program, const ch
 
 // ---- Loaded kernels ---------------------------------------------------------------------------
 
-// One of a driver, architecture and program. Names are compared by address: they are constants of the call
-// that asks, and a second copy of one costs a second loading, no more.
+// A kernel of one driver, architecture and program. Names are constants of the caller and are compared by address; a
+// second copy of a name only costs a second load.
 struct entry {
     struct entry *next;
     const struct tsri_cuda_driver *driver;
     char arch[16];
     struct tsri_cuda_program program;
-    bool is_ready; // else a thread is at it
+    bool is_ready; // false: a thread is loading it
     cu_library library;
     cu_kernel kernel;
-    int shared_bytes; // dynamic, that its blocks may have
+    int shared_bytes; // dynamic shared memory that its blocks may use
 };
 
 enum { NUM_BUCKETS = 256 };
@@ -97,8 +97,7 @@ static void remove_entry(struct entry *gone) {
     tsri_system.free(gone);
 }
 
-// An image that the driver refuses, as one of a newer compiler, is no reason to give up while there is
-// another way to one.
+// The driver may refuse an image, for example one of a newer compiler; then the next source of images is tried.
 static tsr_status load(const char *op, struct entry *entry) {
     const struct tsri_cuda_driver *driver = entry->driver;
     enum tsri_cuda_origin origin = TSRI_CUDA_PACK;
@@ -133,7 +132,7 @@ static tsr_status load_new(const char *op, const struct tsri_cuda_driver *driver
     strncpy(entry->arch, arch, sizeof entry->arch - 1);
     entry->next = buckets[bucket_of(program)];
     buckets[bucket_of(program)] = entry;
-    pthread_mutex_unlock(&lock); // others compile meanwhile
+    pthread_mutex_unlock(&lock); // others may compile meanwhile
     tsr_status status = load(op, entry);
     pthread_mutex_lock(&lock);
     *kernel = entry->kernel;
@@ -153,7 +152,7 @@ tsr_status tsri_cuda_kernel_get(const char *op, const struct tsri_cuda_driver *d
     struct entry *entry = find(driver, arch, program);
     while (entry != NULL && !entry->is_ready && may_load) {
         pthread_cond_wait(&changed, &lock);
-        entry = find(driver, arch, program); // it may have failed
+        entry = find(driver, arch, program); // loading may have failed
     }
     if (entry == NULL && may_load) return load_new(op, driver, arch, program, kernel); // unlocks
     bool is_ready = entry != NULL && entry->is_ready;

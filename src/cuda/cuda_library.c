@@ -9,7 +9,7 @@
 
 #include "core/core_system.h"
 
-// A folder, or a pattern of folders, under what a variable holds (NULL: as it is).
+// A folder, or a pattern of folders, appended to the variable's value (NULL: as it stands).
 static const struct place {
     const char *variable, *folder;
 } places[] = {
@@ -19,7 +19,7 @@ static const struct place {
     {"CUDA_HOME", "/extras/CUPTI/lib64"},
     {NULL, "/usr/local/cuda/extras/CUPTI/lib64"},
     {NULL, "/opt/cuda/lib64"},
-    {NULL, "/usr/local/nvidia/lib64"}, // containers with the driver mounted in
+    {NULL, "/usr/local/nvidia/lib64"}, // containers that mount the driver here
     {NULL, "/usr/lib/wsl/lib"},
     {"CONDA_PREFIX", "/lib"},
     {"VIRTUAL_ENV", "/lib/python3*/site-packages/nvidia/*/lib"},
@@ -29,7 +29,7 @@ static const struct place {
 };
 enum { NUM_PLACES = sizeof places / sizeof *places, PATH_BYTES = 1024 };
 
-// The pattern of a place; false where its variable is not set.
+// The pattern of a place; false if its variable is not set.
 static bool place_pattern(const struct place *place, char *pattern, size_t bytes) {
     const char *base = place->variable != NULL ? tsri_environment(place->variable) : "";
     if (base == NULL || (place->variable != NULL && *base == '\0')) return false;
@@ -55,7 +55,7 @@ static void append(char *text, size_t bytes, const char *format, const char *wha
     if (used < bytes) snprintf(text + used, bytes - used, format, what);
 }
 
-// Whether an earlier place is the same folder, as variables mostly name what is looked at anyway.
+// True if an earlier place is the same folder, because variables often name a default folder.
 static bool is_listed(int i, const char *pattern) {
     char earlier[PATH_BYTES];
     while (i-- > 0)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a context on CUDA remembers from call to call, so that a warm one asks the driver for its launches and little else: kernels
-// that have been launched, and tensor maps. A context has one thread at a time.
+// What a CUDA context remembers between calls, so that a warm call makes few driver calls besides its launches:
+// launched kernels, and tensor maps. One thread at a time uses a context.
 #ifndef TSRI_CUDA_MEMO_H
 #define TSRI_CUDA_MEMO_H
 
@@ -9,16 +9,16 @@
 
 enum { TSRI_CUDA_MEMO_KERNELS = 128, TSRI_CUDA_MEMO_MAPS = 256 };
 
-// Both have one place for each hash of what they are asked for. Zero: empty.
+// Both tables have one entry per hash value. Zero: empty.
 struct tsri_cuda_memo {
-    unsigned generation; // of the kernels
+    unsigned generation; // of the loaded kernels
     struct tsri_cuda_known_kernel {
-        struct tsri_cuda_program program; // entry NULL: none
+        struct tsri_cuda_program program; // entry NULL: empty
         cu_kernel kernel;
-        cu_function function; // what it is in the context's own CUDA context
-        int shared_bytes;     // dynamic, that it may have without asking again
+        cu_function function; // the kernel's function in this CUDA context
+        int shared_bytes;     // dynamic shared memory allowed so far
     } kernels[TSRI_CUDA_MEMO_KERNELS];
-    // All that a map is made of, without gaps: it is compared as bytes. kind 0: none.
+    // The complete input of a map, without padding, because it is compared as bytes. kind 0: empty.
     struct tsri_cuda_known_map {
         struct tsri_cuda_map_key {
             uint64_t data, size[5], stride[4];

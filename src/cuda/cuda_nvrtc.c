@@ -8,7 +8,7 @@
 
 #include "cuda/cuda_library.h"
 
-// Version 13 first: it knows newer GPUs. Both compile for every one from 8.0 on.
+// Version 13 first, because it knows newer GPUs. Both compile for every GPU from 8.0 on.
 static const struct tsri_cuda_library library = {
     "NVRTC, the compiler of CUDA kernels,", "TSR_LIBNVRTC", {"libnvrtc.so.13", "libnvrtc.so.12"}};
 

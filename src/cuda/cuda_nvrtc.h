@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVRTC, the run-time compiler, in declarations of our own; opened when a kernel is first compiled.
+// Our own declarations of NVRTC, the run-time compiler, which is opened when a kernel is first compiled.
 #ifndef TSRI_CUDA_NVRTC_H
 #define TSRI_CUDA_NVRTC_H
 
@@ -28,13 +28,13 @@ enum { NVRTC_OK = 0, NVRTC_INVALID_OPTION = 5 };
     X(const char *, get_error_string, nvrtcGetErrorString, (nvrtc_result))
 
 struct tsri_nvrtc {
-    int major, minor; // of its version
+    int major, minor; // version of NVRTC
 #define TSRI_FIELD(returns, field, name, parameters) returns(*field) parameters;
     TSRI_NVRTC_FUNCTIONS(TSRI_FIELD)
 #undef TSRI_FIELD
 };
 
-// The first call decides for the process. NULL, with a sentence in tsri_nvrtc_sentence, where there is none.
+// The first call decides for the process. NULL, with a sentence in tsri_nvrtc_sentence, if there is no NVRTC.
 const struct tsri_nvrtc *tsri_nvrtc(void);
 const char *tsri_nvrtc_sentence(void);
 

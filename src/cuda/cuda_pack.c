@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packs: images one after the other. A lookup goes over their headers, which costs less than a millisecond and
-// keeps nothing open between two calls.
+// A pack is a sequence of images. A lookup reads all their headers, which takes less than a millisecond, and keeps no
+// file open.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -36,7 +36,7 @@ bool tsri_cuda_pack_path(int i, char path[TSRI_CUDA_PATH]) {
     char folder[TSRI_CUDA_PATH];
     const char *given = tsri_environment("TSR_KERNEL_PACK");
     bool is_given = given != NULL && *given != '\0';
-    if (is_given) // that one alone
+    if (is_given) // only that path
         return i == 0 && snprintf(path, TSRI_CUDA_PATH, "%s", given) < TSRI_CUDA_PATH;
     if (i >= (int)(sizeof below / sizeof *below) || !own_folder(folder)) return false;
     return snprintf(path, TSRI_CUDA_PATH, "%s%s/%s", folder, below[i], pack_name) < TSRI_CUDA_PATH;
@@ -49,7 +49,8 @@ static bool find(int file, const unsigned char wanted[TSRI_SHA256_BYTES],
     if (tsri_system.status(file, &info) != 0) return false;
     for (off_t at = 0; tsri_read(file, header, sizeof header, at) == sizeof header;) {
         size_t bytes = tsri_cuda_image_extent(header, key);
-        // Not a pack, or not from here on, or one that was cut off: no memory for what is not there.
+        // Not a pack, or damaged from here on, or cut off. Checked first, so that no memory is allocated for missing
+        // bytes.
         if (bytes == 0 || (off_t)bytes > info.st_size - at) return false;
         if (memcmp(key, wanted, sizeof key) == 0) {
             unsigned char *data = tsri_alloc(bytes);

@@ -59,7 +59,7 @@ static tsr_status add_file(struct tsri_cuda_source *source, const char *name) {
                                              : find_embedded(source, name);
 }
 
-// Lines of the form #include "name"; NVRTC brings what stands between < and >.
+// Adds the files of lines #include "name"; NVRTC itself provides those of #include <name>.
 static tsr_status add_includes(struct tsri_cuda_source *source, int index) {
     static const char directive[] = "#include \"";
     const char *line = source->texts[index];

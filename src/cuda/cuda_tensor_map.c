@@ -6,7 +6,7 @@
 
 enum { UNIT = 16, MAX_BOX = 256, ROW_BYTES = 128 };
 
-// The first rule that the args break; NULL for none.
+// The first rule that the args break; NULL if there is none.
 static const char *broken_rule(const struct tsri_tensor_map_args *args) {
     const int64_t most = INT64_C(1) << 32, far = INT64_C(1) << 40;
     if (args->dtype < TSR_F32 || args->dtype > TSR_E5M2)
@@ -32,7 +32,7 @@ bool tsri_tensor_map_fits(const struct tsri_tensor_map_args *args) {
     return broken_rule(args) == NULL;
 }
 
-// What the driver gets, but for what is the same in all maps.
+// All arguments of the driver except those that are the same for every map.
 static struct tsri_cuda_map_key key_of(const struct tsri_tensor_map_args *args) {
     enum { IS_THERE = 128, IS_SWIZZLED = 256, IS_TF32 = 512 };
     const uint64_t element = (uint64_t)tsri_dtype_bytes(args->dtype);
@@ -43,7 +43,7 @@ static struct tsri_cuda_map_key key_of(const struct tsri_tensor_map_args *args) 
     for (int i = 0; i < TSRI_TENSOR_MAP_RANK; i++) {
         key.size[i] = (uint64_t)args->size[i];
         key.box[i] = (uint32_t)args->box[i];
-        // The driver takes no stride of the first dimension.
+        // The driver takes no stride for the first dimension.
         if (i > 0) key.stride[i - 1] = (uint64_t)args->stride[i] * element;
     }
     return key;
@@ -67,7 +67,7 @@ tsr_status tsri_cuda_tensor_map(const char *op, const struct tsri_cuda_driver *d
         CU_MAP_PROMOTE_256, CU_MAP_FILL_ZEROS);
 }
 
-// Of what differs between tensors at work together.
+// Uses the fields that differ between the tensors of one call.
 static unsigned hash_of(const struct tsri_cuda_map_key *key) {
     const uint64_t mix = 0x9e3779b97f4a7c15u;
     uint64_t hash = (key->data >> 4) * mix;
@@ -80,7 +80,7 @@ tsr_status tsri_cuda_queue_map(const char *op, const struct tsri_cuda_queue *que
     const struct tsri_cuda_map_key key = key_of(args);
     struct tsri_cuda_known_map *known = &queue->memo->maps[hash_of(&key)];
     if (memcmp(&known->key, &key, sizeof key) != 0) {
-        known->key.kind = 0; // should the driver fail
+        known->key.kind = 0; // stays empty if the driver fails
         TSRI_TRY(tsri_cuda_tensor_map(op, queue->device.driver, args, &known->map));
         known->key = key;
     }

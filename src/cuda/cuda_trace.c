@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUPTI asks for buffers, fills them and gives them back, on a thread of its own if it likes; records are copied out
-// at once. Which of our ids a launch belongs to comes in a record of its own, by the launch's correlation: they are put
-// together at the end, when all have come.
+// CUPTI requests buffers, fills them and returns them, perhaps on its own thread; records are copied out at once. A
+// separate record links a launch, by its correlation number, to our id. These records are joined at the end, when all
+// have arrived.
 #include "cuda/cuda_trace.h"
 
 #include <pthread.h>
@@ -41,7 +41,7 @@ static tsr_status check(const char *op, const char *call, cupti_result result) {
 
 // ---- Gathering --------------------------------------------------------------------------------
 
-// Room for one more; false where there is no memory.
+// Makes room for one more item; false if there is no memory.
 static bool grow(void **items, int64_t *room, int64_t count, size_t bytes) {
     if (count < *room) return true;
     if (count >= MOST_RECORDS) return false;
@@ -88,7 +88,7 @@ static const char *direction_name(int direction) {
     }
 }
 
-// Between kernels CUPTI leaves times it does not know at 0.
+// Unknown times are 0 in CUPTI's records.
 static void gather(const void *data) {
     const struct cupti_call *call = data;
     const struct cupti_kernel *kernel = data;
@@ -142,8 +142,8 @@ static void gather(const void *data) {
 
 static void request(uint8_t **buffer, size_t *bytes, size_t *most_records) {
     *buffer = tsri_system.alloc(64, BUFFER_BYTES);
-    *bytes = *buffer != NULL ? BUFFER_BYTES : 0; // CUPTI counts what it loses then
-    *most_records = 0;                           // as many as fit
+    *bytes = *buffer != NULL ? BUFFER_BYTES : 0; // 0: CUPTI counts the lost records
+    *most_records = 0;                           // no limit
 }
 
 static void complete(cu_context context, uint32_t stream, uint8_t *buffer, size_t bytes,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The activations of tessera/activation.h and their derivatives, for element-wise kernels and epilogues. The formulas
-// are those of the CPU: all smooth kinds are x F(x) with a distribution function F and go through its small tail
-// q = F(-t), t = |x|, as max(x, 0) - t q, so that the negative tail keeps its relative accuracy; t is cut off where
-// t q underflows, so that no infinity meets a zero. NaN stays NaN. With a constant kind the switches fold away.
+// are those of the CPU. All smooth kinds are x F(x), where F is a distribution function, and use its small tail q =
+// F(-t), t = |x|, as max(x, 0) - t q. So the negative tail keeps its relative accuracy. t is clamped where t q
+// underflows, so no infinity meets a zero. NaN stays NaN. With a constant kind the switches disappear.
 #ifndef TSRI_DEVICE_ACTIVATION_CUH
 #define TSRI_DEVICE_ACTIVATION_CUH
 
@@ -32,8 +32,9 @@ DEVICE float max_or_nan(float a, float b) {
     return y;
 }
 
-// 2^(x / EXPONENT_PART), subnormal results too, as they reach the output: to 2 units in the last place, or, for outputs of 16
-// bits, as a square, which is one instruction instead of three and costs an error that their rounding hides.
+// 2^(x / EXPONENT_PART), including subnormal results, because they reach the output. For f32, within 2 units in the
+// last place. For 16-bit outputs, as a square: one instruction instead of three, with an error below that of the
+// rounding.
 #if DTYPE == DTYPE_F32
 #define EXPONENT_PART 1.0f
 DEVICE float exp2_gradual(float x) {
@@ -49,15 +50,15 @@ DEVICE float exp2_gradual(float x) {
 }
 #endif
 
-// 1 / x to 1 unit in the last place, for normal numbers.
+// 1 / x within 1 unit in the last place, for normal numbers.
 DEVICE float reciprocal_fast(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-// Phi(-t) and e = exp(-t^2/2), 0 <= t <= 14.5: Phi(-t) exp(t^2/2) as a rational function of degrees 3 and 4 with
-// positive coefficients, so that its evaluation loses nothing.
+// Phi(-t) and e = exp(-t^2/2) for 0 <= t <= 14.5. Phi(-t) exp(t^2/2) is a rational function of degrees 3 and 4; its
+// coefficients are positive, so the evaluation loses nothing.
 DEVICE float normal_tail(float t, float *e) {
     float p = fmaf(fmaf(fmaf(0.0147582491f, t, 0.109781567f), t, 0.344877478f), t, 0.499999958f);
     float d = fmaf(fmaf(0.0370041195f, t, 0.274820384f), t, 0.906571821f);
@@ -98,8 +99,8 @@ DEVICE float activate(int kind, float x) {
 }
 
 #if DTYPE != DTYPE_F32
-// log2 Phi(-t), 0 <= t <= 14.5. 2 to this power errs by less than 2^-11.2 of it for bf16, 2^-14.3 for f16, up to t = 6, and beyond
-// by less than 2^-40.
+// log2 Phi(-t) for 0 <= t <= 14.5. Relative error of 2 to this power, up to t = 6: below 2^-11.2 for bf16 and 2^-14.3
+// for f16; beyond, the absolute error is below 2^-40.
 DEVICE float normal_tail_exponent(float t) {
 #if DTYPE == DTYPE_BF16
     float p = fmaf(t, -0.000209463931f, 0.0045939102f);
@@ -119,9 +120,8 @@ DEVICE float normal_tail_exponent(float t) {
 // x / (1 + 2^z).
 DEVICE float logistic_product(float x, float z) { return x * reciprocal_fast(1.0f + exp2_fast(z)); }
 
-// For results that DTYPE's rounding ends: the error is less than an eighth of what rounding the activation itself may add, at half
-// of the instructions.
-// Results below the smallest normal number are 0.
+// For results that are then rounded to DTYPE: the error is less than an eighth of the rounding error of the activation
+// itself, at half the instructions. Results below the smallest normal number are 0.
 DEVICE float activate_rounded(int kind, float x) {
     switch (kind) {
     case ACTIVATION_GELU: {
@@ -137,7 +137,7 @@ DEVICE float activate_rounded(int kind, float x) {
 }
 #endif
 
-// act(x), and act'(x): 1 at +inf, 0 at -inf, NaN at NaN (NONE: 1); that of RELU is 0 at 0.
+// Returns act(x) and stores act'(x) in *grad: 1 at +inf, 0 at -inf, NaN at NaN (NONE: 1), and for RELU 0 at 0.
 DEVICE float activate_with_grad(int kind, float x, float *grad) {
     float positive = max_or_nan(x, 0.0f), t, q, slope; // slope: |x| F'(x)
     switch (kind) {
@@ -158,7 +158,7 @@ DEVICE float activate_with_grad(int kind, float x, float *grad) {
         q = logistic_tail(t);
         slope = t * q * (1.0f - q);
         break;
-    case ACTIVATION_RELU: // positive is 0 or NaN where x is not above 0
+    case ACTIVATION_RELU: // for x <= 0 or NaN, `positive` is 0 or NaN
         *grad = positive > 0.0f ? 1.0f : positive;
         return positive;
     default: *grad = 1.0f; return x;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements of a dtype that is known at run time (the values of tsr_dtype), for kernels whose time is in something else:
-// one kernel serves all dtypes.
+// Elements of a dtype that is chosen at run time (the values of tsr_dtype). One kernel serves all dtypes where the
+// conversion is not the bottleneck.
 #ifndef TSRI_DEVICE_ANY_DTYPE_CUH
 #define TSRI_DEVICE_ANY_DTYPE_CUH
 
@@ -21,7 +21,7 @@ DEVICE void store_any(void *data, long long at, float x, int dtype) {
     }
 }
 
-// Four elements next to each other, at an address that is a multiple of their bytes.
+// Four consecutive elements, at an address that is a multiple of their size.
 DEVICE void load_four_any(float x[4], const void *data, long long at, int dtype) {
     if (dtype == DTYPE_F32) {
         float4 four = *(const float4 *)((const float *)data + at);

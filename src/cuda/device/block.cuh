@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What threads of a block have in common: numbers in shared memory by their address (ld.shared and st.shared, for which an
-// address takes one register instead of two), and barriers of a part of the block (bar.sync and bar.arrive; 1 to 15, as 0 is
-// __syncthreads').
+// Primitives for the threads of a block: accesses to shared memory by 32-bit address (ld.shared and st.shared; such an
+// address takes one register instead of two), and barriers for part of a block (bar.sync and bar.arrive; numbers 1 to
+// 15, because 0 is __syncthreads').
 #ifndef TSRI_DEVICE_BLOCK_CUH
 #define TSRI_DEVICE_BLOCK_CUH
 
 #include "cuda/device/numbers.cuh"
 
-// ---- Shared memory; addresses are multiples of what is read ------------------------------------------
+// ---- Shared memory; an address is a multiple of the size read -----------------------------------------
 
 DEVICE float load_float(unsigned shared) {
     float x;
@@ -23,7 +23,7 @@ DEVICE void load_two_floats(float x[2], unsigned shared) {
                  : "r"(shared)
                  : "memory");
 }
-// 16 bytes.
+// Loads 16 bytes.
 DEVICE uint4 load_piece(unsigned shared) {
     uint4 piece;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -32,18 +32,18 @@ DEVICE uint4 load_piece(unsigned shared) {
                  : "memory");
     return piece;
 }
-// The same word four times.
+// Stores the same word four times.
 DEVICE void fill_piece(unsigned shared, unsigned word) {
     asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(shared), "r"(word) : "memory");
 }
 
-// ---- Barriers of whole warps: `threads`, a multiple of 32, come to each -------------------------------
+// ---- Barriers of whole warps: `threads`, a multiple of 32, arrive at each ------------------------------
 
-// Waits for the others, and sees what they wrote.
+// Waits for the other threads; then their writes are visible.
 DEVICE void meet(int barrier, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
-// Is counted as come, and waits for nobody.
+// Arrives without waiting.
 DEVICE void let_pass(int barrier, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }

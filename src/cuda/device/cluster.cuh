@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over the blocks of a cluster that share a row (sm_90): each block writes its own into the shared memory of
-// all, and one barrier of the cluster later each adds them in the same order. The slots alternate as in reduce.cuh.
+// Sums over the blocks of a cluster that share a row (sm_90). Each block writes its value into the shared memory of all
+// blocks; after one cluster barrier, each adds the values in the same order. The slots alternate as in reduce.cuh.
 #ifndef TSRI_DEVICE_CLUSTER_CUH
 #define TSRI_DEVICE_CLUSTER_CUH
 
@@ -29,7 +29,7 @@ DEVICE int cluster_register_size(void) {
     return size;
 }
 
-// The cluster's number in the grid; the block's without clusters.
+// The cluster's number in the grid; without clusters, the block's number.
 DEVICE unsigned cluster_register_number(void) {
     unsigned number;
     asm("mov.u32 %0, %%clusterid.x;" : "=r"(number));
@@ -42,7 +42,7 @@ DEVICE void cluster_barrier(void) {
                      : "memory");
 }
 
-// The barrier in its two halves, without regard to ordinary stores: for copies, and for barriers in shared memory.
+// The two halves of the barrier. They do not order ordinary stores; for copies and for barriers in shared memory.
 DEVICE void cluster_arrive(void) {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
@@ -50,14 +50,14 @@ DEVICE void cluster_wait(void) {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// What lies at a block's address of shared memory in block `rank`.
+// The address in block `rank` that corresponds to this block's shared-memory address.
 DEVICE unsigned cluster_address(unsigned shared, int rank) {
     unsigned there;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared), "r"(rank));
     return there;
 }
-// Bytes, a multiple of 16, to addresses of another block, at whose barrier they count. What ordinary stores wrote is
-// fenced as before a copy to memory.
+// Copies bytes, a multiple of 16, to another block; they count at that block's barrier. Ordinary stores must be fenced
+// first, as before a copy to global memory.
 DEVICE void cluster_copy(unsigned there, unsigned shared, int bytes, unsigned barrier_there) {
     asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes "
                  "[%0], [%1], %2, [%3];" ::"r"(there),
@@ -65,8 +65,8 @@ DEVICE void cluster_copy(unsigned there, unsigned shared, int bytes, unsigned ba
                  : "memory");
 }
 
-// Gives a pair, or a double, that all threads of a block have to all blocks. No block may have ended, nor begun late:
-// the first call comes after a cluster_barrier, the last write before the last barrier.
+// Sends a pair, or a double, that all threads of a block hold, to all blocks of the cluster. All blocks must be
+// running: the first call comes after a cluster_barrier, the last write before the last barrier.
 DEVICE const float2 *cluster_exchange(float2 pair, struct cluster *cluster) {
     float2 *slots = cluster->slots[cluster->turn];
     cluster->turn ^= 1;
@@ -81,7 +81,7 @@ DEVICE const float2 *cluster_exchange(float2 pair, struct cluster *cluster) {
     return slots;
 }
 
-// Sums over the blocks, in the same order in each; all threads of the cluster get them.
+// Sums over the blocks in the same order in each block; all threads of the cluster get them.
 DEVICE void cluster_two_sums(float *a, float *b, struct cluster *cluster) {
     const float2 *slots = cluster_exchange(make_float2(*a, *b), cluster);
     *a = *b = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element-wise work on views (rows, cols). A thread has AT_ONCE units of UNIT elements, whose loads are all on their way
-// before the first is used. Rows may start anywhere: where all views agree, whole units move at once and only the
-// ends of a row element by element; where they do not, all of it does, neighbours in neighbouring threads.
+// Element-wise work on views (rows, cols). A thread loads AT_ONCE units of UNIT elements before it uses the first. Rows
+// may start at any address. If the alignment of all views agrees, whole units move at once and only the ends of a row
+// element by element. Otherwise every element moves alone, with neighbours in neighbouring threads.
 #ifndef TSRI_DEVICE_ELEMENTS_CUH
 #define TSRI_DEVICE_ELEMENTS_CUH
 
@@ -12,13 +12,14 @@
 #error "UNIT or AT_ONCE is not defined: elements of a unit, a power of two, and units of a thread"
 #endif
 
-// Element i of the unit is column col + i step, where the row has that. The row is that of the thread's first unit plus
-// what all threads add alike, so that addresses are a product that is made once and a uniform one.
+// Element i of the unit is in column col + i * step, if the row has that column. The row is the sum of `row`, that of
+// the thread's first unit, and row_step, which is the same for all threads. So an address is one product per thread
+// plus a uniform one.
 struct spot {
     long long row, col;
     int row_step;
     int step;
-    int is_whole; // all of it is there, side by side, at a multiple of its bytes
+    int is_whole; // the whole unit exists, contiguous and aligned to its size
 };
 
 #define EACH_SPOT(u) _Pragma("unroll") for (int u = 0; u < AT_ONCE; u++)
@@ -52,11 +53,11 @@ DEVICE struct spot find_spot(const struct elements_grid *g, long long tile, int 
         s.step = 1;
         s.is_whole = has_row && s.col >= 0 && s.col + UNIT <= g->cols;
     }
-    if (!has_row) s.col = g->cols; // nothing there
+    if (!has_row) s.col = g->cols; // no elements
     return s;
 }
 
-// The same where the grid is flat.
+// The same for a flat grid.
 DEVICE struct spot find_flat_spot(const struct elements_grid *g, long long tile, int u) {
     struct spot s = {0, (tile * AT_ONCE * ELEMENTS_THREADS + threadIdx.x) * UNIT, 0, 1, 0};
     long long left = g->cols - s.col;
@@ -66,13 +67,14 @@ DEVICE struct spot find_flat_spot(const struct elements_grid *g, long long tile,
     return s;
 }
 
-// is_flat is a constant: a kernel has its body twice, as most tensors are contiguous and then addresses cost next to nothing.
+// is_flat is a constant: a kernel has its body twice, because most tensors are contiguous, and then addresses are
+// almost free.
 DEVICE void find_spots(struct spot spots[AT_ONCE], const struct elements_grid *g, long long tile,
                        int is_flat) {
     EACH_SPOT(u) spots[u] = is_flat ? find_flat_spot(g, tile, u) : find_spot(g, tile, u);
 }
 
-// Whether the row has element i of the unit, and where that is in a view.
+// Whether the row has element i of the unit, and the element's place in a view.
 DEVICE int has_element(const struct spot *s, int i, long long cols) {
     long long col = s->col + (long long)i * s->step;
     return col >= 0 && col < cols;
@@ -83,7 +85,7 @@ DEVICE long long place_of(const struct spot *s, int i, const struct elements_vie
 }
 
 #if UNIT == GROUP
-// A unit of DTYPE, which is a group: asked for, and then looked at.
+// A unit that is one group of DTYPE: fetch_unit starts the load, widen_unit uses it.
 DEVICE uint4 fetch_unit(const struct spot *s, const struct elements_view *view) {
     uint4 raw = make_uint4(0, 0, 0, 0);
     if (s->is_whole) raw = load_bytes(view->data, place_of(s, 0, view));

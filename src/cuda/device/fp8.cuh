@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The 8-bit formats e4m3 and e5m2 in registers: the arithmetic of core/core_fp8.h, and the instructions for it where the
-// architecture has them. Rounding is to nearest even; what lies beyond the largest value saturates; NaN keeps its sign.
+// The 8-bit formats e4m3 and e5m2 in registers: the arithmetic of core/core_fp8.h, or the architecture's instructions
+// if it has them. Rounding is to nearest even and saturates at the largest value; NaN keeps its sign.
 #ifndef TSRI_DEVICE_FP8_CUH
 #define TSRI_DEVICE_FP8_CUH
 
 #include "cuda/device/numbers.cuh"
 
-// The bits below the sign, widened in place, are a float whose exponent lacks the difference of the biases; a
-// product with a power of two adds it, subnormal numbers too.
+// The bits below the sign, shifted into place, form a float whose exponent is too small by the difference of the
+// biases. Multiplying by a power of two adds this difference, for subnormal numbers too.
 DEVICE float float_of_e4m3(unsigned code) {
     unsigned size = code & 0x7fu;
     float x = __uint_as_float(size << 20) * __uint_as_float(247u << 23); // 2^120
@@ -24,7 +24,7 @@ DEVICE float float_of_e5m2(unsigned code) {
 
 #if __CUDA_ARCH__ >= 890
 
-// Two numbers, the first in the low byte. By way of f16, which holds them all.
+// Converts two numbers, the first in the low byte. Goes through f16, which holds all values exactly.
 #define DEFINE_PAIR_OF_FP8(format)                                                                 \
     DEVICE void floats_of_##format(float x[2], unsigned pair) {                                    \
         unsigned halves;                                                                           \
@@ -58,8 +58,8 @@ DEVICE void floats_of_e5m2(float x[2], unsigned pair) {
     x[1] = float_of_e5m2(pair >> 8 & 0xff);
 }
 
-// The magnitude is capped, then either its bits are rounded, or the adder rounds it to a multiple of the smallest
-// step.
+// Caps the magnitude. Then a normal result rounds the bits; a subnormal one lets the float adder round to a multiple of
+// the smallest step.
 DEVICE unsigned fp8_of_float(float x, int mantissa_bits, int bias, unsigned largest,
                              unsigned nan_code) {
     unsigned u = __float_as_uint(x), magnitude = u & 0x7fffffffu;

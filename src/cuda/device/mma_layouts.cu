@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// One product of a warp, 16 x 16 x 16, with every step that kernels on tensor cores rely on laid open: copies that
-// fill up with zeros, permuted shared memory, ldmatrix plain and transposed, mma.sync, and where its results lie. For
-// tests/cuda/test_cuda_layouts.c, which knows what must come out to the bit. The host defines
+// One warp product, 16 x 16 x 16, that exposes every step on which tensor-core kernels rely: copies that fill up with
+// zeros, permuted shared memory, ldmatrix plain and transposed, mma.sync, and the layout of its results. For
+// tests/cuda/test_cuda_layouts.c, which checks the results to the bit. The host defines
 //     DTYPE (bf16 or f16)
 #include "cuda/device/mma.cuh"
 #include "cuda/device/mma_layouts_params.h"
 
 #define LINES 16
-#define PIECES 4 // of a line
+#define PIECES 4 // 16-byte pieces of a line
 
 extern "C" __global__ void __launch_bounds__(32) mma_layouts(const struct mma_layouts_params p) {
     __shared__ uint4 tiles[2][LINES * PIECES];
@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(32) mma_layouts(const struct mma_la
     COPY_WAIT(0);
     __syncwarp();
 
-    // Matrices of a in the order (m, k) = (0, 0), (8, 0), (0, 8), (8, 8); of b (k, n) = (0, 0), (8, 0), (0, 8), (8, 8).
+    // Order of the matrices of a (m, k) = (0, 0), (8, 0), (0, 8), (8, 8); of b (k, n) = (0, 0), (8, 0), (0, 8), (8, 8).
     unsigned x[4], y[4];
     int row = lane & 7, second = lane >> 3 & 1, third = lane >> 4, first = p.step * 2;
     if (p.a_is_mn)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements in memory and floats in registers. A kernel is compiled for one DTYPE, the values of tsr_dtype; 16 bytes
-// of it are a group of GROUP elements. NVRTC brings no headers of the toolkit, so conversions are PTX.
+// Elements in memory and floats in registers. A kernel is compiled for one DTYPE (a value of tsr_dtype); a group is 16
+// bytes, GROUP elements. NVRTC has no toolkit headers, so conversions are PTX.
 #ifndef TSRI_DEVICE_NUMBERS_CUH
 #define TSRI_DEVICE_NUMBERS_CUH
 
@@ -23,24 +23,24 @@
 #define DEVICE static __device__ __forceinline__
 #define INFINITE __int_as_float(0x7f800000)
 
-// ---- Kernels that are launched before the one ahead has ended (tsri_cuda_launch.is_early) ------------
+// ---- Kernels that start before the previous kernel has ended (tsri_cuda_launch.is_early) ---------------
 
-// Waits until all that the kernel ahead wrote is there; before it, nothing of that may be read.
+// Waits until all writes of the previous kernel are visible; do not read them earlier.
 DEVICE void wait_for_primary(void) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// The next kernel's blocks may come in where there is room.
+// Allows the next kernel's blocks to start where there is room.
 DEVICE void start_dependents(void) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// What a kernel of rows begins with: its blocks stand ready where the kernel ahead has left room, as those of the next one do
-// where it leaves room itself.
+// Kernels of rows begin with this: their blocks start while the previous kernel still runs, and the next kernel's
+// blocks may start while they run.
 DEVICE void begin_early(void) {
     start_dependents();
     wait_for_primary();
@@ -92,11 +92,11 @@ DEVICE void store(void *data, long long at, float x) {
 DEVICE float as_stored(float x) { return float_of_half(pair_of_floats(x, 0.0f) & 0xffff); }
 #endif
 
-// A number that is fp32 beside any DTYPE, or DTYPE itself.
+// A number that is fp32 with is_f32, else DTYPE.
 DEVICE float load_either(const void *data, long long at, int is_f32) {
     return is_f32 ? ((const float *)data)[at] : load(data, at);
 }
-// The same in two steps: what is done between them does not wait for it.
+// The same in two steps: code between them does not wait for the load.
 DEVICE unsigned fetch_either(const void *data, long long at, int is_f32) {
     return is_f32 || DTYPE == DTYPE_F32 ? ((const unsigned *)data)[at]
                                         : ((const unsigned short *)data)[at];
@@ -112,7 +112,7 @@ DEVICE void store_either(void *data, long long at, float x, int is_f32) {
 }
 
 // ---- A group of 16 bytes, at an address that is a multiple of 16 ----------------------------------
-// What is read once leaves no trace in the first-level cache.
+// Data that is read once is not kept in the first-level cache.
 
 DEVICE uint4 load_bytes(const void *data, long long at) {
     uint4 raw;
@@ -123,7 +123,8 @@ DEVICE uint4 load_bytes(const void *data, long long at) {
     return raw;
 }
 
-// Over what raw holds, where is_there: what is not there need not be told from it later. As above, or as usual.
+// Loads into raw if is_there, else keeps its contents, so missing groups need no test later. The first variant bypasses
+// the first-level cache, the second does not.
 #define DEFINE_LOAD_IF(name, instruction)                                                          \
     DEVICE void name(uint4 *raw, const void *data, long long at, int is_there) {                   \
         asm volatile("{\n"                                                                         \
@@ -138,7 +139,7 @@ DEVICE uint4 load_bytes(const void *data, long long at) {
 DEFINE_LOAD_IF(load_bytes_if, "ld.global.L1::no_allocate.v4.u32")
 DEFINE_LOAD_IF(load_bytes_kept_if, "ld.global.v4.u32")
 
-// 0 or -inf in each element of a word.
+// A word with 0 or -inf in each element.
 DEVICE unsigned fill_of(float fill) {
     if (DTYPE == DTYPE_F32) return __float_as_uint(fill);
     return fill == 0 ? 0 : DTYPE == DTYPE_BF16 ? 0xff80ff80u : 0xfc00fc00u;
@@ -148,7 +149,7 @@ DEVICE void store_bytes(void *data, long long at, uint4 raw) {
     *(uint4 *)((char *)data + at * ELEMENT_BYTES) = raw;
 }
 
-// The first to leave the second-level cache, where there is more than that holds.
+// Evicted from the second-level cache first; for outputs larger than that cache.
 DEVICE void store_bytes_past(void *data, long long at, uint4 raw) {
     asm volatile(
         "st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"((char *)data + at * ELEMENT_BYTES),
@@ -185,7 +186,7 @@ DEVICE uint4 narrow(const float x[GROUP]) {
     return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
-// A group of a vector that is fp32 beside any DTYPE, or DTYPE itself: it stays in the caches.
+// A group of a vector that is fp32 with is_f32, else DTYPE; it stays in the caches.
 DEVICE void load_group_beside(float x[GROUP], const void *vector, int col, int is_f32) {
     if (is_f32) {
 #pragma unroll
@@ -201,7 +202,7 @@ DEVICE void load_group_beside(float x[GROUP], const void *vector, int col, int i
     }
 }
 
-// 2^x to 2 units in the last place; subnormal results are 0.
+// 2^x within 2 units in the last place; subnormal results become 0.
 DEVICE float exp2_fast(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -27,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(256) probe(const struct probe_param
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < CHAINS; i++) sum += x[i];
-    if (sum == -1 && p.destination != 0) *(float *)p.destination = sum; // never, but who knows that
+    if (sum == -1 && p.destination != 0) *(float *)p.destination = sum; // never; keeps the work
 }
 
 #else
@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(512) probe(const struct probe_param
             for (int i = 0; i < AT_ONCE; i++) {
                 long long here = at + i * step;
                 seen |= group[i].x ^ group[i].y ^ group[i].z ^ group[i].w;
-                if (KIND & 4) group[i].x ^= 1; // the last bit of a float
+                if (KIND & 4) group[i].x ^= 1; // flips the lowest bit of a float
                 if ((KIND & 6) && here < p.groups) destination[here] = group[i];
             }
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the probe kernels get, by value. Read by both compilers.
+// The parameters of the probe kernels, passed by value. Both compilers read this file.
 #ifndef TSRI_PROBE_PARAMS_H
 #define TSRI_PROBE_PARAMS_H
 
@@ -9,16 +9,16 @@ enum {
     PROBE_UPDATE = 4,
     PROBE_FMA = 8,
     PROBE_TENSOR = 16
-}; // READ + WRITE copies
+}; // READ + WRITE: copy
 
-// Of the tensor cores' probes: threads of a block, and steps of each of its warps, or warpgroups, in a repetition.
+// For the probes of tensor cores: threads per block, and steps of each warp or warpgroup per repetition.
 #define PROBE_TENSOR_THREADS 512
 #define PROBE_TENSOR_STEPS 512
 
 struct probe_params {
     const void *source;
     void *destination;
-    long long groups; // of 16 bytes
+    long long groups; // groups of 16 bytes
     long long repeat;
 };
 

@@ -11,7 +11,7 @@ enum { CHAINS = 8 };
 
 extern "C" __global__ void __launch_bounds__(PROBE_TENSOR_THREADS)
     probe_tensor(const struct probe_params p) {
-    // Numbers of both signs between 1 and 2: zeros cost less power, and run at a higher clock.
+    // Numbers between 1 and 2 with both signs, because zeros take less power and so run at a higher clock.
     unsigned a[4], b[2];
     float c[CHAINS][4];
 #pragma unroll
@@ -33,5 +33,5 @@ extern "C" __global__ void __launch_bounds__(PROBE_TENSOR_THREADS)
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < CHAINS; i++) sum += c[i][0] + c[i][1] + c[i][2] + c[i][3];
-    if (sum == -1 && p.destination != 0) *(float *)p.destination = sum; // never, but who knows that
+    if (sum == -1 && p.destination != 0) *(float *)p.destination = sum; // never; keeps the work
 }

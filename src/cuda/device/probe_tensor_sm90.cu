@@ -17,7 +17,7 @@ enum { TILE_BYTES = 8192, AT_ONCE = 8 }; // 64 rows of 128 bytes
 extern "C" __global__ void __launch_bounds__(PROBE_TENSOR_THREADS)
     probe_tensor(const struct probe_params p) {
     __shared__ __align__(1024) unsigned tile[TILE_BYTES / 4];
-    // Numbers of both signs between 1 and 2: zeros cost less power, and run at a higher clock.
+    // Numbers between 1 and 2 with both signs, because zeros take less power and so run at a higher clock.
     for (int i = threadIdx.x; i < TILE_BYTES / 4; i += PROBE_TENSOR_THREADS)
         tile[i] = 0x3f80bf80u ^ (i * 2654435761u & 0x807f807fu);
     unsigned a[4];
@@ -30,14 +30,14 @@ extern "C" __global__ void __launch_bounds__(PROBE_TENSOR_THREADS)
     __syncthreads();
     unsigned long long start = (unsigned)__cvta_generic_to_shared(tile) & 0x3ffff;
     unsigned long long descriptor =
-        start >> 4 | 64ull << 32 | 1ull << 62; // rows of 128 bytes, swizzled
+        start >> 4 | 64ull << 32 | 1ull << 62; // swizzled rows of 128 bytes
 #pragma unroll 1
     for (long long r = 0; r < p.repeat; r++)
 #pragma unroll 1
         for (int step = 0; step < PROBE_TENSOR_STEPS / AT_ONCE; step++) {
             asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) // 16 columns of the tile on are 32 bytes on
+            for (int i = 0; i < AT_ONCE; i++) // 16 columns take 32 bytes
                 asm volatile(
                     "{\n.reg .pred more;\nsetp.ne.b32 more, 1, 0;\n"
                     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
@@ -54,5 +54,5 @@ extern "C" __global__ void __launch_bounds__(PROBE_TENSOR_THREADS)
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < 32; i++) sum += c[i];
-    if (sum == -1 && p.destination != 0) *(float *)p.destination = sum; // never, but who knows that
+    if (sum == -1 && p.destination != 0) *(float *)p.destination = sum; // never; keeps the work
 }

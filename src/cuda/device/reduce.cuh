@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums and maxima over the THREADS_PER_ROW threads of a row, which all get the result. The order of additions is
-// that of a tree, the same in every run. Rows of more than a warp pass through shared memory; the slots alternate,
-// so that one barrier a reduction does: who writes a slot again has passed the barrier of the one between.
-// A kernel whose blocks have several such rows defines BLOCK_THREADS before.
+// Sums and maxima over the THREADS_PER_ROW threads of a row; all of them get the result. Additions follow a fixed tree,
+// so every run gives the same result. Rows wider than a warp use shared memory. The slots alternate, so that one
+// barrier per reduction is enough: before a thread writes a slot again, it has passed the barrier of the reduction in
+// between. A kernel with several such rows per block defines BLOCK_THREADS first.
 #ifndef TSRI_DEVICE_REDUCE_CUH
 #define TSRI_DEVICE_REDUCE_CUH
 
@@ -12,8 +12,7 @@
 #error "THREADS_PER_ROW is not defined: a power of two, at most 1024"
 #endif
 
-// Threads of a block, its rows, and this thread's place in both. Unless a kernel says otherwise, rows of more than a
-// warp have a block of their own.
+// Threads of a block, its rows, and this thread's place in both. By default, a row wider than a warp has its own block.
 #ifndef BLOCK_THREADS
 #define BLOCK_THREADS (THREADS_PER_ROW <= 32 ? 128 : THREADS_PER_ROW)
 #endif
@@ -24,16 +23,16 @@
 #define ROW_WARPS (THREADS_PER_ROW / 32)
 #define ROW_LANES (THREADS_PER_ROW < 32 ? THREADS_PER_ROW : 32)
 
-// Behind the barrier each thread adds the warps' numbers up for itself, in the order of shuffles, where they take no more
-// registers than this: a round of shuffles costs more.
+// After the barrier, each thread itself adds the warps' values, in the order of the shuffles, if they fit in as many
+// registers as ARE_FEW allows: a round of shuffles costs more.
 #define ARE_FEW(type) (ROW_WARPS * sizeof(type) <= 32)
 
 struct reducer {
-    double (*slots)[32]; // two, of a number or a pair of floats for each warp of the block
+    double (*slots)[32]; // two slots: a number or a pair of floats per warp of the block
     int turn;
 };
 
-// All threads of a row of more than a warp; rows of one block have a barrier each.
+// Synchronizes the threads of a row wider than a warp; each row of a block has its own barrier.
 DEVICE void row_barrier(void) {
     if (ROWS_PER_BLOCK == 1)
         __syncthreads();
@@ -86,7 +85,7 @@ DEFINE_REDUCE(reduce_sum, float, ADD, 0.0f)
 DEFINE_REDUCE(reduce_sum_double, double, ADD, 0.0)
 DEFINE_REDUCE(reduce_max, float, fmaxf, -INFINITE)
 
-// Two sums for the barrier of one.
+// Two sums with one barrier.
 DEVICE void reduce_two_sums(float *a, float *b, struct reducer *reducer) {
 #pragma unroll
     for (int i = ROW_LANES / 2; i > 0; i /= 2) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Aligned rows on their way from memory, in shared memory: a queue of stages, each with one row of every tensor. A
-// thread asks (cp.async) for the groups of 16 bytes that rows.cuh gives it and later takes what it asked for itself,
-// so that no barrier is needed, and what is in flight takes no registers. Each stage is a group of copies, of no
-// copies where the rows have ended. Beyond a row's last column its slots stay zero.
+// Prefetches aligned rows into shared memory: a queue of stages, each with one row of every tensor. A thread starts
+// copies (cp.async) of the 16-byte groups that rows.cuh assigns to it and later takes the same groups. So no barrier is
+// needed, and data in flight takes no registers. Each stage is one group of copies, an empty one after the last row.
+// Slots beyond a row's last column stay zero.
 #ifndef TSRI_DEVICE_ROW_QUEUE_CUH
 #define TSRI_DEVICE_ROW_QUEUE_CUH
 
@@ -12,7 +12,7 @@
 struct row_queue {
     uint4 *memory;       // (stages, tensors, NUM_GROUPS, BLOCK_THREADS)
     int stages, tensors; // stages: up to 4
-    int stage;           // whose turn it is
+    int stage;           // the current stage
 };
 
 #define DECLARE_ROW_QUEUE(name, num_stages, num_tensors)                                           \
@@ -24,14 +24,14 @@ DEVICE uint4 *queue_slot(const struct row_queue *queue, int tensor) {
            threadIdx.x;
 }
 
-// Zeros, before anything is asked for, where rows of so many columns leave slots empty.
+// Zeroes the slots that rows of `cols` columns leave empty; call it before the first queue_ask.
 DEVICE void queue_clear(const struct row_queue *queue, int cols) {
     for (int slot = 0; slot < queue->stages * queue->tensors * NUM_GROUPS; slot++)
         if ((ROW_THREAD + slot % NUM_GROUPS * THREADS_PER_ROW) * GROUP >= cols)
             queue->memory[slot * BLOCK_THREADS + threadIdx.x] = make_uint4(0, 0, 0, 0);
 }
 
-// Into the stage whose turn it is: after it was taken, or before the first.
+// Starts copies into the current stage, after its data was taken or before its first use.
 DEVICE void queue_ask(const struct row_queue *queue, int tensor, const void *data, long long at,
                       int cols) {
     unsigned slot = shared_address(queue_slot(queue, tensor));
@@ -42,13 +42,13 @@ DEVICE void queue_ask(const struct row_queue *queue, int tensor, const void *dat
             copy_async_whole(slot + v * BLOCK_THREADS * 16, from + v * THREADS_PER_ROW * 16);
 }
 
-// Ends what was asked for this stage, and goes on to the next.
+// Ends the copies of this stage and moves to the next stage.
 DEVICE void queue_commit(struct row_queue *queue) {
     copy_commit();
     queue->stage = queue->stage + 1 < queue->stages ? queue->stage + 1 : 0;
 }
 
-// Until the stage whose turn it is has come: all but the later ones.
+// Waits until the current stage has arrived; only later stages may be pending.
 DEVICE void queue_wait(const struct row_queue *queue) {
     if (queue->stages == 1)
         COPY_WAIT(0);
@@ -60,7 +60,7 @@ DEVICE void queue_wait(const struct row_queue *queue) {
         COPY_WAIT(3);
 }
 
-// Zeros where there is no row.
+// Takes the row of the current stage; zeros if there is no row.
 DEVICE void queue_take(float x[FLOATS_PER_THREAD], const struct row_queue *queue, int tensor,
                        int is_there) {
     const uint4 *slot = queue_slot(queue, tensor);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows in registers: THREADS_PER_ROW threads hold a row, each FLOATS_PER_THREAD of its elements, read once and
-// written once. Up to a warp's width several rows share a block; beyond it a block has one row.
+// Rows in registers: THREADS_PER_ROW threads hold a row, each FLOATS_PER_THREAD of its elements. A row is read once and
+// written once. Rows up to a warp's width share a block; a wider row has its own block.
 //
-// Aligned rows (16 bytes: addresses, strides and the width itself) move in groups of 16 bytes: element i of a thread's
-// group v is column (thread + v THREADS_PER_ROW) GROUP + i. Others move element by element, and element e is column
-// thread + e THREADS_PER_ROW. Both are coalesced; what is done between knows neither.
+// Aligned rows (addresses, strides and width are multiples of 16 bytes) move in groups of 16 bytes: element i of a
+// thread's group v is column (thread + v THREADS_PER_ROW) GROUP + i. Other rows move element by element: element e is
+// column thread + e THREADS_PER_ROW. Both are coalesced, and the work on registers is the same for both.
 #ifndef TSRI_DEVICE_ROWS_CUH
 #define TSRI_DEVICE_ROWS_CUH
 
@@ -18,24 +18,24 @@
 #define NUM_GROUPS (FLOATS_PER_THREAD / GROUP)
 #define EACH_FLOAT(e) _Pragma("unroll") for (int e = 0; e < FLOATS_PER_THREAD; e++)
 
-// Where elements come one by one, comparisons of columns are made anew each time: kept, they take a register each.
+// Makes the compiler repeat the comparisons of columns, because kept results take one register per element.
 #define COMPARE_ANEW(cols) asm volatile("" : "+r"(cols))
 
-// Between loads: those behind are not moved before those ahead, which would take registers for all of them.
+// Placed between loads: keeps later loads from moving up, which would take registers for all of them.
 #define NOT_ALL_AT_ONCE asm volatile("" ::: "memory")
 
-// The column of a thread's element; beyond cols where it has none.
+// The column of a thread's element; at least cols if the element does not exist.
 DEVICE int column_of(int e, int is_aligned) {
     return is_aligned ? (ROW_THREAD + e / GROUP * THREADS_PER_ROW) * GROUP + e % GROUP
                       : ROW_THREAD + e * THREADS_PER_ROW;
 }
 
-// How rows come. ONCE: they leave no trace in the first-level cache, which keeps the vectors beside them. KEPT: as usual.
+// How rows are read. ONCE: not kept in the first-level cache, which holds the weight and bias vectors. KEPT: cached.
 #define ROWS_ONCE 0
 #define ROWS_KEPT 1
 
-// The groups of an aligned row, all on their way before the first is looked at. Those that the row does not have are of words
-// `fill`, which lie in the registers before the row comes into them.
+// Loads all groups of an aligned row before the first is used. Groups beyond the row hold the word `fill`, which is
+// written to the registers before the loads.
 DEVICE void load_groups(uint4 raw[NUM_GROUPS], const void *data, long long at, int cols, int how,
                         unsigned fill) {
 #pragma unroll
@@ -49,7 +49,7 @@ DEVICE void load_groups(uint4 raw[NUM_GROUPS], const void *data, long long at, i
     }
 }
 
-// Elements that the row does not have are `fill`, 0 or -inf.
+// Elements beyond the row become `fill`, 0 or -inf.
 DEVICE void load_row(float x[FLOATS_PER_THREAD], const void *data, long long at, int cols,
                      int is_aligned, int how, float fill) {
     if (is_aligned) {
@@ -66,8 +66,8 @@ DEVICE void load_row(float x[FLOATS_PER_THREAD], const void *data, long long at,
     }
 }
 
-// Has an aligned row come into the second-level cache. That may be asked for before wait_for_primary(): what the kernel ahead
-// writes there is seen all the same.
+// Prefetches an aligned row into the second-level cache. Allowed before wait_for_primary(): later writes of the
+// previous kernel remain visible.
 DEVICE void fetch_row(const void *data, long long at, int cols) {
 #if __CUDA_ARCH__ >= 900
     if (ROW_THREAD == 0)
@@ -99,11 +99,11 @@ DEVICE void store_row(const float x[FLOATS_PER_THREAD], void *data, long long at
     }
 }
 
-// Takes what is the same for the whole row from its elements, and leaves 0 where the row has ended, where x must be 0.
+// Subtracts `number` from the row's elements. Elements beyond the row's end, which must be 0, stay 0.
 DEVICE void subtract(float x[FLOATS_PER_THREAD], float number, int cols, int is_aligned) {
     if (is_aligned) {
 #pragma unroll
-        for (int v = 0; v < NUM_GROUPS; v++) { // a choice for each group
+        for (int v = 0; v < NUM_GROUPS; v++) { // one test per group
             float here = (ROW_THREAD + v * THREADS_PER_ROW) * GROUP < cols ? number : 0;
 #pragma unroll
             for (int i = 0; i < GROUP; i++) x[v * GROUP + i] -= here;
@@ -114,7 +114,7 @@ DEVICE void subtract(float x[FLOATS_PER_THREAD], float number, int cols, int is_
     }
 }
 
-// x weight + bias, group by group, so that no row of either is held; bias may be absent. They begin at `first`.
+// x * weight + bias, group by group, so that neither is held as a whole row. bias may be absent. Both start at `first`.
 #define SCALE_GROUPS(is_f32)                                                                       \
     _Pragma("unroll") for (int v = 0; v < NUM_GROUPS; v++) {                                       \
         int col = (ROW_THREAD + v * THREADS_PER_ROW) * GROUP;                                      \
@@ -129,7 +129,7 @@ DEVICE void subtract(float x[FLOATS_PER_THREAD], float number, int cols, int is_
 
 DEVICE void scale_and_shift(float x[FLOATS_PER_THREAD], const void *weight, const void *bias,
                             int first, int cols, int is_aligned, int is_f32) {
-    if (is_aligned && (DTYPE == DTYPE_F32 || is_f32)) { // one branch a row, not one a group
+    if (is_aligned && (DTYPE == DTYPE_F32 || is_f32)) { // one branch per row, not per group
         SCALE_GROUPS(1)
     } else if (is_aligned) {
         SCALE_GROUPS(0)

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of any width, gone over by a block in groups of 16 bytes where they are aligned and element by element where
-// they are not.
+// Sweeps over rows of any width by one block: in groups of 16 bytes if they are aligned, else element by element.
 #ifndef TSRI_DEVICE_SWEEPS_CUH
 #define TSRI_DEVICE_SWEEPS_CUH
 
 #include "cuda/device/reduce.cuh"
 
-// The columns of this thread, `width` at a time. p has cols and is_aligned.
+// The columns of this thread, `width` at a time. p has the fields cols and is_aligned.
 #define SWEEP(p, col, width)                                                                       \
     for (int width = (p).is_aligned ? GROUP : 1, col = ROW_THREAD * width; col < (p).cols;         \
          col += THREADS_PER_ROW * width)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tensor map, CUtensorMap of the driver: what the copy engine of Hopper knows of a tensor, made by cuda_tensor_map.h and
-// handed to kernels inside of their params. Read by both compilers: no headers, no typedefs.
+// A tensor map (the driver's CUtensorMap): it describes a tensor to Hopper's copy engine. cuda_tensor_map.h makes it;
+// kernels get it inside their parameters. Both compilers read this file: no headers, no typedefs.
 #ifndef TSRI_TENSOR_MAP_H
 #define TSRI_TENSOR_MAP_H
 

@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of fp32 numbers on tensor cores: a number is the sum of two of 11 bits, and a product three products of such
-// (big big, big small, small big), added up in fp32.
+// Products of fp32 numbers on tensor cores. A number is the sum of two numbers of 11 bits (big + small). A product is
+// the sum of three products (big big, big small, small big), accumulated in fp32.
 //
-// big is x rounded to 11 bits; x - big is exact, at most 2^12 units in the last place of x, and its upper 11 bits are
-// small: so big + small is off by one unit at most, 2^-23 of x. What is left out, small small, is at most 2^-22 of the
-// product.
+// big is x rounded to 11 bits. x - big is exact, at most 2^12 units in the last place of x, and small is its upper 11
+// bits. So big + small is off by at most one unit, 2^-23 of x. The omitted product, small small, is at most 2^-22 of
+// the result.
 #ifndef TSRI_DEVICE_TF32_CUH
 #define TSRI_DEVICE_TF32_CUH
 
 #include "cuda/device/numbers.cuh"
 
-// A number's two parts; of the tensor cores' operands.
+// The two parts of a number, in the format of tensor-core operands.
 struct tf32_pair {
     unsigned big, small;
 };
 
-// The tensor cores ignore the low 13 bits of an operand, so small is left as it is. What is not finite has a small that
-// is NaN.
+// Tensor cores ignore the low 13 bits of an operand, so small is not rounded. If x is not finite, small is NaN.
 DEVICE struct tf32_pair split_tf32(float x) {
     struct tf32_pair pair;
 #if __CUDA_ARCH__ >= 900
@@ -37,7 +36,7 @@ DEVICE void mma_tf32(float c[4], const unsigned a[4], unsigned b0, unsigned b1) 
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// The a operand of m16n8k8, split.
+// The operand a of m16n8k8, split.
 struct tf32_operand {
     unsigned big[4], small[4];
 };
@@ -52,7 +51,7 @@ DEVICE void split_operand(struct tf32_operand *a, float x0, float x1, float x2, 
     }
 }
 
-// big + small += a b, by the three products; big and small may be one sum.
+// big + small += a b, in three products; big and small may be the same sum.
 DEVICE void mma_split(float big[4], float small[4], const struct tf32_operand *a,
                       struct tf32_pair b0, struct tf32_pair b1) {
     mma_tf32(small, a->small, b0.big, b1.big);
@@ -60,7 +59,7 @@ DEVICE void mma_split(float big[4], float small[4], const struct tf32_operand *a
     mma_tf32(big, a->big, b0.big, b1.big);
 }
 
-// Four numbers next to each other in shared memory.
+// Four consecutive numbers from shared memory.
 DEVICE void load_four(float x[4], unsigned shared) {
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
@@ -74,9 +73,9 @@ DEVICE void load_four_split(struct tf32_pair x[4], unsigned shared) {
     for (int i = 0; i < 4; i++) x[i] = split_tf32(four[i]);
 }
 
-// The a operands of two products' 8 columns each, from four numbers of row g and four of row g + 8. Which columns a lane
-// brings does not matter where the other operand has the same: lane t of four brings columns 0 and 1 (then 2 and 3) of its
-// four as t and t + 4.
+// The operands a of two products with 8 columns each, from four numbers of row g and four of row g + 8. The order of
+// columns is free as long as the other operand has the same order: lane t of four uses columns 0 and 1 (then 2 and 3)
+// of its four as columns t and t + 4.
 DEVICE void load_rows_split(struct tf32_operand a[2], unsigned shared, int bytes_of_8_rows) {
     float x[2][4];
     load_four(x[0], shared);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One product of a warpgroup for tf32, 64 x COLS x 32, with every step that kernels rely on laid open: boxes that the copy engine
-// rounds and fills up with zeros, permuted tiles, wgmma, and where its results lie. For tests/cuda/test_cuda_tf32.c. The host
-// defines COLS (128 or 256).
+// One tf32 product of a warpgroup, 64 x COLS x 32, that exposes every step on which kernels rely: boxes that the copy
+// engine rounds and fills up with zeros, permuted tiles, wgmma, and the layout of its results. For
+// tests/cuda/test_cuda_tf32.c. The host defines COLS (128 or 256).
 #define DTYPE 2
 #include "cuda/device/tf32_layouts_params.h"
 #include "cuda/device/tma.cuh"

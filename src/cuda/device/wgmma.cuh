@@ -1,29 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hopper's asynchronous products of a warpgroup, for 16-bit DTYPEs: 64 rows of a, from shared memory or from registers, times
-// b from shared memory, onto accumulators that are complete after WGMMA_WAIT. Tiles in shared memory have rows of 128
-// bytes (64 elements), permuted within eight of them as TMA's 128-byte swizzle does, at addresses that are multiples of
-// 1024: piece p of 16 bytes of row r is at r * 128 + (p ^ r % 8) * 16.
+// Hopper's asynchronous products of a warpgroup, for 16-bit DTYPEs: 64 rows of a, from shared memory or registers,
+// times b from shared memory, added to accumulators that are complete after WGMMA_WAIT. Tiles in shared memory have
+// rows of 128 bytes (64 elements) at addresses that are multiples of 1024. They are permuted within eight rows like
+// TMA's 128-byte swizzle: the 16-byte piece p of row r is at r * 128 + (p ^ r % 8) * 16.
 //
-// Accumulators c[n][4], and a from registers, are those of mma.cuh for each warp's 16 rows: c[n] of columns 8 n to 8 n + 7.
-// What is in flight must not be touched; hold() keeps the compiler from moving a use before the wait.
+// Accumulators c[n][4], and a in registers, have the layout of mma.cuh for each warp's 16 rows: c[n] holds columns 8 n
+// to 8 n + 7. Do not touch registers of a product in flight; hold() keeps the compiler from moving a use before the
+// wait.
 #ifndef TSRI_DEVICE_WGMMA_CUH
 #define TSRI_DEVICE_WGMMA_CUH
 
 #include "cuda/device/mma.cuh"
 
-// The order of a product: WGMMA_SEE_SHARED and a barrier where threads wrote the tiles (TMA's need neither), WGMMA_BEGIN before
-// the first product that takes registers as they are now, the products, WGMMA_COMMIT, WGMMA_WAIT(n) for all groups but the
-// youngest n, WGMMA_HOLD. All four warps of the warpgroup come to each.
+// The order of a product: WGMMA_SEE_SHARED and a barrier if threads wrote the tiles (not needed after TMA); WGMMA_BEGIN
+// before the first product that uses the current registers; the products; WGMMA_COMMIT; WGMMA_WAIT(n) for all groups
+// except the newest n; WGMMA_HOLD. All four warps of the warpgroup must take part.
 //
-// What ordinary stores and copies wrote becomes visible to products (fence.proxy.async); then a barrier.
+// Makes ordinary stores and copies visible to products (fence.proxy.async); a barrier must follow.
 #define WGMMA_SEE_SHARED() asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
 #define WGMMA_BEGIN() asm volatile("wgmma.fence.sync.aligned;" ::: "memory")
 #define WGMMA_COMMIT() asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory")
 #define WGMMA_WAIT(n) asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory")
 
-// A tile whose rows are those of the result and whose columns are the depth: 16 columns on are 32 bytes on; 64
-// columns are another tile. Or, but for wgmma_shared_* and a of registers, one whose rows are the depth (16 rows on are 2048
-// bytes on) and whose columns are those of the result, or a's rows: 64 columns on are slab_bytes on.
+// Descriptor of a tile in shared memory. In the first form the tile's rows are rows of the result and its columns are
+// the depth: 16 columns are 32 bytes, and 64 columns are another tile. In the second form (not for wgmma_shared_* or a
+// in registers) its rows are the depth, 16 rows are 2048 bytes, and its columns are columns of the result, or rows of
+// a: the next 64 columns start slab_bytes later.
 DEVICE unsigned long long wgmma_tile(unsigned shared, unsigned slab_bytes) {
     return (unsigned long long)((shared & 0x3ffff) >> 4) |
            (unsigned long long)(slab_bytes >> 4) << 16 | 64ull << 32 | 1ull << 62;
@@ -35,8 +37,8 @@ DEVICE void hold4(float c[4]) {
 }
 #define WGMMA_HOLD(c, tiles) _Pragma("unroll") for (int n_ = 0; n_ < (tiles); n_++) hold4((c)[n_])
 
-// What accumulators held is of no account to the product that comes next: without this the compiler would keep it for that
-// product, whose first step does not read it.
+// Tells the compiler that the accumulators' old values are dead. Otherwise it would keep them for the next product,
+// whose first step does not read them.
 DEVICE void forget4(float c[4]) {
     asm volatile("" : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])::"memory");
 }
@@ -114,7 +116,8 @@ DEVICE void wgmma_registers_128(float (*c)[4], const unsigned a[4], unsigned lon
 #endif
 
 // ---- Both operands from shared memory, in either direction: 16, 32, 64, 96, 128, 192 or 256 columns -----------
-// c = a b, or c += with is_more. a_is_mn, b_is_mn: the tile's rows are the depth; literals, for they are part of the instruction.
+// c = a b, or c += a b with is_more. a_is_mn, b_is_mn: the tile's rows are the depth. They must be literals, because
+// they are part of the instruction.
 
 #define WGMMA_64(c, n) WGMMA_32(c, n), WGMMA_32(c, n + 8)
 #define WGMMA_LIST_0_TO_63                                                                         \
@@ -200,8 +203,9 @@ DEVICE void wgmma_registers_256(float (*c)[4], const unsigned a[4], unsigned lon
 }
 #endif
 
-// ---- fp8, both operands from shared memory with lines along k: 32 of it, 128 or 256 columns -----------
-// types: "e4m3.e4m3" or another pair of formats, of a and of b. Rows of a tile hold 128 elements; 32 on are 32 bytes on.
+// ---- fp8, both operands from shared memory with lines along k: k = 32, 128 or 256 columns --------------
+// types: "e4m3.e4m3" or another pair of formats, of a and b. Rows of a tile hold 128 elements; the next 32 start 32
+// bytes later.
 #define WGMMA_FP8_128(types, c, a, b, is_more)                                                     \
     asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %66, 0;\n"                                \
                  "wgmma.mma_async.sync.aligned.m64n128k32.f32." types " {" WGMMA_LIST_0_TO_63      \
@@ -217,8 +221,8 @@ DEVICE void wgmma_registers_256(float (*c)[4], const unsigned a[4], unsigned lon
                  : "l"(a), "l"(b), "r"(is_more)                                                    \
                  : "memory")
 
-// ---- tf32, both operands from shared memory with lines along k: 8 of it, 128 or 256 columns -----------
-// Rows of a tile hold 32 floats, of which the upper 19 bits count; 8 on are 32 bytes on.
+// ---- tf32, both operands from shared memory with lines along k: k = 8, 128 or 256 columns --------------
+// Rows of a tile hold 32 floats, whose upper 19 bits count; the next 8 start 32 bytes later.
 #define WGMMA_TF32_128(c, a, b, is_more)                                                           \
     asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %66, 0;\n"                                \
                  "wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 {" WGMMA_LIST_0_TO_63       \

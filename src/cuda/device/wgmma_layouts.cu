@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// One product of a warpgroup, 64 x COLS x 64, with every step that kernels for Hopper rely on laid open: copies of boxes that
-// fill up with zeros, permuted tiles with lines along k or along m and n, wgmma on both, where its results lie, and their way
-// back to memory by stmatrix and a copy that leaves out what lies beyond. For tests/cuda/test_cuda_wgmma.c, which knows what
-// must come out to the bit. The host defines
-//     DTYPE (bf16 or f16), COLS (16, 32, 64, 128 or 256; below 128, B_IS_MN is 0 and nothing goes back), A_IS_MN, B_IS_MN
+// One product of a warpgroup, 64 x COLS x 64, that exposes every step on which kernels for Hopper rely: copies of boxes
+// that fill up with zeros, permuted tiles with lines along k or along m and n, wgmma on both, the layout of its
+// results, and their way back to memory by stmatrix and a clipped copy. For tests/cuda/test_cuda_wgmma.c, which checks
+// the results to the bit. The host defines
+//     DTYPE (bf16 or f16), COLS (16, 32, 64, 128 or 256; below 128, B_IS_MN is 0 and nothing is copied back), A_IS_MN, B_IS_MN
 #include "cuda/device/tma.cuh"
 #include "cuda/device/wgmma.cuh"
 #include "cuda/device/wgmma_layouts_params.h"
@@ -37,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(128)
         barrier_publish_starts();
     }
     __syncthreads();
-    // Twice, so that both parities are waited for: the first time k is elsewhere, and what it brings is overwritten.
+    // Loads twice, to wait for both parities; the first load has another k and is overwritten.
     for (unsigned parity = 0; parity < 2; parity++) {
         int k = parity == 0 ? p.first_k + 64 : p.first_k;
         if (threadIdx.x == 0) {
@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(128)
                              b = wgmma_tile(base + TILE_BYTES, B_SLAB);
     WGMMA_BEGIN();
 #pragma unroll
-    for (int i = 0; i < 4; i++) { // one step alone is multiplied four times, each time anew
+    for (int i = 0; i < 4; i++) { // a single step is multiplied four times, each time from zero
         int step = p.step < 0 ? i : p.step;
         PRODUCT(c, a + WGMMA_STEP(step * A_STEP), b + WGMMA_STEP(step * B_STEP), p.step < 0 ? i : 0,
                 A_IS_MN, B_IS_MN);
@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(128)
                 c[n][i];
 
 #if COLS >= 128
-    // The first 64 columns, each warp's 16 rows for themselves, where a's tile was.
+    // Stores the first 64 columns, each warp its own 16 rows, over the tile of a.
     __syncthreads();
     const unsigned tile = base + warp * 2048;
 #pragma unroll
