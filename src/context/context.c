@@ -19,8 +19,8 @@ enum { HUGE_PAGE = 2 << 20 };
 
 // ---- Creation ---------------------------------------------------------------------------------
 
-// aligned_alloc wants a size that is a multiple of the alignment; large blocks ask for huge pages,
-// which the DRAM-bound kernels feel at two threads.
+// aligned_alloc needs a size that is a multiple of the alignment. Large blocks ask for huge pages, which speed up
+// DRAM-bound kernels from two threads on.
 static void *system_alloc(void *user, size_t bytes, size_t alignment) {
     (void)user;
     if (bytes >= HUGE_PAGE) alignment = HUGE_PAGE;
@@ -98,7 +98,7 @@ static TSRI_NOT_INLINED tsr_status create(const tsr_context_options *given, tsri
                          (long long)options.l3_bytes);
     tsr_isa isa = TSR_ISA_AUTO;
     TSRI_TRY(choose_isa(options.isa, &isa));
-    // The allocator is for the device; what a context on CUDA holds on the host is the system's.
+    // The allocator serves the device; host memory of a CUDA context comes from the system.
     const tsr_allocator system = {system_alloc, system_free, NULL};
     bool has_allocator = options.allocator.alloc != NULL;
     if (!has_allocator) options.allocator = system;
@@ -127,7 +127,7 @@ static TSRI_NOT_INLINED tsr_status create(const tsr_context_options *given, tsri
     tsri_tuning_open(&ctx->tuning, options.tuning_file, find_op, &ctx->limits);
     if (ctx->tuning.table != NULL) ctx->limits.tuning = &ctx->tuning;
     if (is_cuda) ctx->limits.memo = &ctx->memos->plans;
-    ctx->options.tuning_file = NULL; // the caller's, for that long
+    ctx->options.tuning_file = NULL; // valid only during this call
     if (is_cuda && !has_allocator)
         ctx->options.allocator = (tsr_allocator){context_cuda_alloc, context_cuda_free, ctx};
     *context = ctx;
@@ -156,7 +156,7 @@ static void destroy(tsr_context *ctx) {
     allocator.free(allocator.user, ctx, sizeof *ctx);
 }
 
-// The caller's allocator and the driver work in the library's floating-point environment.
+// The caller's allocator and the driver run in the library's floating-point environment.
 void tsr_context_destroy(tsr_context *ctx) {
     tsri_float_environment before;
     if (ctx == NULL) return;
@@ -193,7 +193,7 @@ tsr_status tsri_context_workspace(tsr_context *ctx, const char *op, void *given,
                                   size_t need, void **workspace) {
     static _Alignas(TSRI_ARENA_ALIGNMENT) char nothing[TSRI_ARENA_ALIGNMENT];
     *workspace = nothing;
-    if (need == 0) return TSR_OK; // whatever was given
+    if (need == 0) return TSR_OK; // any given workspace will do
     if (given != NULL) {
         if (given_bytes < need)
             return tsri_fail(TSR_WORKSPACE, "%s: workspace_bytes is %zu, expected at least %zu", op,
@@ -215,10 +215,11 @@ tsr_status tsri_context_workspace(tsr_context *ctx, const char *op, void *given,
 
 // ---- Parallel loops ---------------------------------------------------------------------------
 
-// Few threads take one task after the other. For many, tasks are dealt out into as many lists, to and fro, for the first are
-// often the largest; who has done its own list takes what is left of others', as threads seldom run equally fast. So tasks
-// begin in about their order, no count is passed around by all, and in the next call a thread finds what it had of the
-// operands, and what it wrote, in its own caches. Each list's count has a line of memory of its own.
+// With few threads, each takes the next task of one list. With many, the tasks are dealt into as many lists in
+// alternating direction, because the first tasks are often the largest. A thread that has finished its own list takes
+// tasks of other lists, because threads seldom run equally fast. So tasks begin roughly in order, threads do not share
+// one counter, and in the next call a thread finds its operands and results in its own caches. Each list's counter has
+// its own cache line.
 enum { MANY_THREADS = 4, MOST_LISTS = 64 };
 
 struct loop {
@@ -236,7 +237,7 @@ static int64_t task_of(const struct loop *loop, int list, int64_t at) {
     return at * loop->num_lists + (at % 2 == 0 ? list : loop->num_lists - 1 - list);
 }
 
-// The next task of a list, or one beyond all.
+// The next task of a list, or an index beyond all tasks.
 static int64_t take_task(struct loop *loop, int list) {
     atomic_llong *taken = &loop->lists[list].num_taken;
     int64_t at = atomic_load_explicit(taken, memory_order_relaxed);
@@ -259,11 +260,11 @@ static void run_loop(void *arg, int thread) {
     tsri_float_leave(&before);
 }
 
-// n threads take work / n, and each some time to wake and await. Of many, a few are no faster than the calling thread
-// (docs/threads.md).
+// Each of n threads takes work / n, plus some time to wake and to wait for. Below LEAST_WORK, threads are no faster
+// than the calling thread alone (docs/threads.md).
 int tsri_worth_threads(const struct tsri_limits *limits, double multiplications) {
     enum { THREAD_WORK = 16 << 10, LEAST_WORK = 200 << 10, LEAST_WORK_OF_MANY = 400 << 10 };
-    enum { SCALAR_TIMES = 16 }; // as long by plain C
+    enum { SCALAR_TIMES = 16 }; // plain C takes this many times as long
     int n = 1, num_threads = limits->num_threads;
     if (limits->isa == TSR_ISA_SCALAR) multiplications *= SCALAR_TIMES;
     if (multiplications < (num_threads < MANY_THREADS ? LEAST_WORK : LEAST_WORK_OF_MANY)) return n;
@@ -293,7 +294,7 @@ void tsri_parallel_on(tsr_context *ctx, int num_threads, int64_t num_tasks,
     if (ctx->options.parallel_for != NULL) {
         tsri_float_environment left;
         ctx->options.parallel_for(ctx->options.parallel_for_user, num_threads, run_loop, &loop);
-        tsri_float_enter(&left); // whatever it did to it
+        tsri_float_enter(&left); // parallel_for may have changed it
     } else {
         tsri_team_run(num_threads, ctx->most_busy, run_loop, &loop);
     }

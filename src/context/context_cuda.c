@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Contexts on CUDA: the device, the current CUDA context around each call, and the arena in device memory.
+// Contexts on CUDA: the device, the CUDA context that is current around each call, and the arena in device memory.
 
 #include <string.h>
 
@@ -46,7 +46,7 @@ static void free_arena(tsr_context *ctx, void *memory, size_t bytes) {
     if (memory != NULL) allocator.free(allocator.user, memory, bytes);
 }
 
-// Of a device context that is lost, nothing can be given back but what the host holds.
+// If the device context is lost, only host resources can be freed.
 void context_close_cuda(tsr_context *ctx) {
     struct tsri_cuda_device *device = &ctx->queue.device;
     struct tsri_cuda_visit visit;
@@ -96,7 +96,7 @@ tsr_status tsri_check_usable(const tsr_context *ctx, const char *op) {
 // ---- The arena --------------------------------------------------------------------------------
 
 void *context_cuda_alloc(void *user, size_t bytes, size_t alignment) {
-    (void)alignment; // the driver's is 256
+    (void)alignment; // the driver aligns to 256
     const tsr_context *ctx = user;
     cu_pointer memory = 0;
     cu_result result = ctx->queue.device.driver->mem_alloc(&memory, bytes);
@@ -109,7 +109,7 @@ void context_cuda_free(void *user, void *pointer, size_t bytes) {
     (void)ctx->queue.device.driver->mem_free((cu_pointer)(uintptr_t)pointer);
 }
 
-// What uses the arena on this stream next comes after what used it on another.
+// Orders the arena's next use, on this stream, after its last use on another stream.
 static tsr_status hand_over(tsr_context *ctx, const char *op) {
     const struct tsri_cuda_driver *driver = ctx->queue.device.driver;
     if (ctx->arena_stream == ctx->queue.stream) return TSR_OK;
@@ -131,9 +131,9 @@ static tsr_status retire_arena(tsr_context *ctx, const char *op) {
 static tsr_status grow(tsr_context *ctx, const char *op, size_t need) {
     tsr_allocator allocator = ctx->options.allocator;
     if (ctx->arena != NULL && ctx->is_arena_captured) {
-        TSRI_TRY(hand_over(ctx, op)); // whoever comes next waits for graphs of it, too
+        TSRI_TRY(hand_over(ctx, op)); // so its next user also waits for graphs that use it
         TSRI_TRY(retire_arena(ctx, op));
-    } else if (ctx->arena != NULL) { // kernels may be at work in it
+    } else if (ctx->arena != NULL) { // kernels may still use it
         TSRI_TRY(TSRI_CUDA(op, ctx->queue.device.driver, stream_synchronize, ctx->arena_stream));
         free_arena(ctx, ctx->arena, ctx->arena_bytes);
     }
@@ -148,8 +148,9 @@ static tsr_status grow(tsr_context *ctx, const char *op, size_t need) {
     return TSR_OK;
 }
 
-// A graph may work in the arena of its capture, as calls and other graphs do. In a capture there is nothing to wait for:
-// the driver says what becomes of the launch, and a wait for work outside would end the capture.
+// A graph may use the arena of its capture, as calls and other graphs do, so the launch waits for them. During a
+// capture there is nothing to wait for: the driver decides about the launch, and waiting for work outside would end the
+// capture.
 tsr_status context_cuda_launch_graph(tsr_context *ctx, const char *op, cu_graph_exec graph) {
     bool is_capturing;
     TSRI_TRY(tsri_cuda_is_capturing(op, &ctx->queue, &is_capturing));

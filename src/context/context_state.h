@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a context is, for the files of this folder alone; operations see context_internal.h.
+// The fields of a context, for the files of this folder only; operations use context_internal.h.
 #ifndef TSRI_CONTEXT_STATE_H
 #define TSRI_CONTEXT_STATE_H
 
@@ -11,7 +11,7 @@
 
 enum { TSRI_ARENA_ALIGNMENT = 64 };
 
-// Arena memory that a graph knows and that has become too small: kept until the context goes.
+// An old arena that became too small but whose address a graph knows: kept until the context is destroyed.
 struct retired {
     struct retired *next;
     void *memory;
@@ -21,31 +21,31 @@ struct retired {
 struct tsr_context {
     tsr_context_options options;
     struct tsri_limits limits;
-    int most_busy; // threads of the process in calls, where num_threads was left to the library; else 0, any
-    void *arena; // of the context's device
+    int most_busy; // limit on busy threads of the process if the library chose num_threads; else 0, no limit
+    void *arena; // memory of the context's device
     size_t arena_bytes;
     size_t peak_bytes;
     const char *last_variant;
     struct tsri_tuning tuning;
     struct {
-        const struct tsri_op *op; // NULL: no row can choose
+        const struct tsri_op *op; // NULL: rows cannot choose
         struct tsri_tuning_key key;
         uint32_t flags;
-        char text[192]; // written when it is asked for
+        char text[192]; // written on request
         _Alignas(max_align_t) char problem[TSRI_TUNING_PROBLEM_BYTES];
-    } prepared; // the last _prepare
+    } prepared; // by the last _prepare
 
     // ---- CUDA: context_cuda.c
     struct tsri_cuda_queue queue;
-    bool is_lost;           // the device context: every call fails from here on
-    cu_stream arena_stream; // that last used the arena
-    cu_event handover;      // between two streams that share it
+    bool is_lost;           // the device context is lost: every later call fails
+    cu_stream arena_stream; // the last user of the arena
+    cu_event handover;      // orders two streams that share the arena
     bool is_arena_captured; // a graph knows its address
     struct retired *retired;
     struct context_memos *memos; // NULL on the CPU
 };
 
-// From call to call.
+// Kept between calls.
 struct context_memos {
     struct tsri_plan_memo plans;
     struct tsri_cuda_memo cuda;
@@ -55,13 +55,13 @@ static inline bool is_on_cuda(const tsr_context *ctx) {
     return ctx->limits.device.type == TSR_CUDA;
 }
 
-// Opens options.device and fills limits; ctx is zero but for options.
+// Opens options.device and fills limits; all other fields of ctx are zero.
 tsr_status context_open_cuda(tsr_context *ctx);
 void context_close_cuda(tsr_context *ctx);
-// Device memory, as the default allocator of a context on CUDA; user is the context.
+// Device memory: the default allocator of a CUDA context; user is the context.
 void *context_cuda_alloc(void *user, size_t bytes, size_t alignment);
 void context_cuda_free(void *user, void *pointer, size_t bytes);
-// The arena, at least so large, ordered after what another stream still does with it.
+// The arena with at least `need` bytes, ordered after its use on another stream.
 tsr_status context_cuda_arena(tsr_context *ctx, const char *op, size_t need);
 tsr_status context_cuda_launch_graph(tsr_context *ctx, const char *op, cu_graph_exec graph);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a context tells of the call that was prepared last, for those who write tuning files. Prepare keeps what it takes
-// to say it; words are made when somebody asks.
+// Reports the last prepared call, for programs that write tuning files. Prepare keeps the data; the text is made on
+// request.
 #include <math.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ void tsri_context_keep_prepared(tsr_context *ctx, const struct tsri_op *op, cons
         memcpy(ctx->prepared.problem, problem, op->tuning->problem_bytes);
 }
 
-// The context is its owner's: what they ask for is written into it.
+// A context belongs to its caller, so the answer may be written into it.
 static tsr_context *own(const tsr_context *ctx) { return (tsr_context *)(uintptr_t)ctx; }
 
 const char *tsr_context_tuning_key(const tsr_context *ctx) {
@@ -34,7 +34,7 @@ static TSRI_NOT_INLINED const char *find_choice(const tsr_context *ctx, int inde
                                                 double *expected_ns) {
     const struct tsri_op *op = ctx->prepared.op;
     if (!is_on_cuda(ctx) || op == NULL || op->tuning->choice == NULL || index < 0) return NULL;
-    if (ctx->prepared.flags != 0) return NULL; // the built-in choice stays
+    if (ctx->prepared.flags != 0) return NULL; // rows do not replace the built-in choice
     struct tsri_tuning_choice choice;
     for (int i = 0; op->tuning->choice(ctx->prepared.problem, &ctx->limits, i, &choice); i++) {
         if (!isfinite(choice.ns) || index-- > 0) continue;

@@ -6,7 +6,7 @@ const tsr_dtype tsri_cuda_dtypes[TSRI_NUM_CUDA_DTYPES] = {TSR_F32, TSR_BF16, TSR
 enum { LOG_THREADS = 8, LOG_WARP = 5 };
 _Static_assert(ELEMENTS_THREADS == 1 << LOG_THREADS, "threads of a block");
 
-// Where rows start modulo a unit, if all views agree on that; else the unit is an element.
+// Computes where rows start modulo a unit. If the views disagree, the kernel works element by element.
 static void align(struct elements_grid *grid, const struct tsri_rows *const *views, int num_views,
                   int unit) {
     int64_t base = -1, growth = 0;
@@ -23,7 +23,7 @@ static void align(struct elements_grid *grid, const struct tsri_rows *const *vie
     grid->growth = (int)growth;
 }
 
-// Threads side by side: as many as leave an eighth of them idle at most.
+// Threads side by side in a row: as many as leave at most an eighth of them idle.
 static int choose_log_width(int64_t units) {
     int log_width = 0;
     while (log_width < LOG_WARP && units > (int64_t)1 << log_width) log_width++;
@@ -58,7 +58,7 @@ tsr_status tsri_cuda_elements_launch(tsr_context *ctx, const char *op,
                                      const struct tsri_cuda_program *program,
                                      const struct elements_grid *grid, const void *params) {
     const struct tsri_cuda_launch launch = {
-        .num_blocks = tsri_min(grid->tiles, INT32_MAX), // a block takes more than one then
+        .num_blocks = tsri_min(grid->tiles, INT32_MAX), // then a block takes several tiles
         .num_threads = ELEMENTS_THREADS,
         .params = params,
     };

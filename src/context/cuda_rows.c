@@ -3,7 +3,7 @@
 
 static const int sizes[TSRI_ROWS_NUM_SIZES] = {8, 32, 64, 128, 256, 512, TSRI_ROWS_MAX_THREADS};
 
-// 1024 threads have 64 registers each, of which so many can be the row.
+// With 1024 threads, each has 64 registers, of which at most MOST_OF_1024 hold the row.
 static int floats_of(int threads, int floats_per_thread) {
     enum { MOST_OF_1024 = 24 };
     return threads == TSRI_ROWS_MAX_THREADS ? (int)tsri_min(floats_per_thread, MOST_OF_1024)
@@ -21,7 +21,7 @@ int tsri_cuda_block_threads(const struct tsri_plan *plan) {
 static void cut(struct tsri_plan *plan, int64_t rows) {
     enum { MOST = INT32_MAX };
     plan->num_tasks =
-        tsri_min(tsri_ceil_div(rows, plan->grain), MOST); // a block takes more than one then
+        tsri_min(tsri_ceil_div(rows, plan->grain), MOST); // then a block takes several tasks
 }
 
 void tsri_plan_cuda_rows(struct tsri_plan *plan, int64_t rows, int64_t cols,

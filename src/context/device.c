@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Devices, memory, streams, events and graphs of tessera/device.h, over the driver.
+// Devices, memory, streams, events and graphs of tessera/device.h, on top of the driver.
 #include <tessera/device.h>
 
 #include <math.h>
@@ -109,7 +109,7 @@ static tsr_status check_cuda(const tsr_context *ctx, const char *op, const void 
     return tsri_fail(TSR_UNSUPPORTED, "%s: the context is on the cpu, expected one on CUDA", op);
 }
 
-// One call of the driver with the context's device current.
+// Calls the driver with the context's device current.
 #define ON_DEVICE(ctx, op, function, ...)                                                          \
     do {                                                                                           \
         struct tsri_cuda_visit visit_;                                                             \
@@ -225,7 +225,7 @@ tsr_status tsr_stream_destroy(tsr_context *ctx, void *stream) {
     return TSR_OK;
 }
 
-// ---- Events: the handles are the driver's own -------------------------------------------------
+// ---- Events: a handle is the driver's own ------------------------------------------------------
 
 tsr_status tsr_event_create(tsr_context *ctx, tsr_event **event) {
     static const char op[] = "event_create";

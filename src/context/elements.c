@@ -18,14 +18,14 @@ void tsri_plan_elements(struct tsri_plan *plan, const struct tsri_limits *limits
     enum { MIN_BYTES = 16 << 10, GOOD_BYTES = 64 << 10, TASKS_PER_THREAD = 4, COLUMN_STEP = 256 };
     enum { LARGE_BYTES = 2 << 20, LARGE_TASKS_PER_THREAD = 8 };
     if (rows <= 0 || cols <= 0) return; // nothing to do: no tasks
-    // rows * cols fits: a tensor's extent does. Short of many tasks, share evenly.
+    // rows * cols does not overflow, because the checks bound a tensor's extent. With few tasks, the split is even.
     int64_t even = rows * cols / ((int64_t)limits->num_threads * LARGE_TASKS_PER_THREAD);
     int64_t large = plan->is_streaming ? tsri_min(LARGE_BYTES / bytes_per_element, even) : 0;
     int64_t most = tsri_max(GOOD_BYTES / bytes_per_element, large),
             least = MIN_BYTES / bytes_per_element;
     int64_t fair = tsri_ceil_div(rows * cols, (int64_t)limits->num_threads * TASKS_PER_THREAD);
     int64_t elements = tsri_max(tsri_min(most, fair), least);
-    if (cols > elements) { // whole cache lines in all but the last piece of an aligned row
+    if (cols > elements) { // so all but the last piece of an aligned row have whole cache lines
         plan->grain = 1;
         plan->block_n = tsri_ceil_div(elements, COLUMN_STEP) * COLUMN_STEP;
     } else {

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// How element-wise operations split their work: rows that lie back to back in every tensor become
-// one long row; long rows are cut into pieces, short ones grouped, so that a task moves about 64
-// KiB whatever the shape.
+// How element-wise operations split their work. Rows that are contiguous in every tensor become one long row; long rows
+// are cut into pieces and short rows are grouped, so that a task moves about 64 KiB for any shape.
 #ifndef TSRI_ELEMENTS_H
 #define TSRI_ELEMENTS_H
 
 #include "context/op_table.h"
 
-// Views of one shape. Where each of them is contiguous, makes them one row of rows * cols elements.
-// Absent views (no dtype) are passed over.
+// All views have one shape. If each of them is contiguous, makes each one row of rows * cols elements. Absent views (no
+// dtype) are skipped.
 void tsri_merge_rows(struct tsri_rows *const *views, int num_views);
 
-// Fills num_tasks, grain (rows per task) and block_n (columns per task). bytes_per_element: what
-// all tensors together move for one element. Where the plan says that it goes past the caches, pieces are of up to 2 MiB, so
-// that what a thread fetches ahead is its own.
+// Fills num_tasks, grain (rows per task) and block_n (columns per task). bytes_per_element: bytes that all tensors
+// together move per element. With non-temporal stores (is_streaming), pieces have up to 2 MiB, so that a thread uses
+// what it prefetches.
 void tsri_plan_elements(struct tsri_plan *plan, const struct tsri_limits *limits, int64_t rows,
                         int64_t cols, int64_t bytes_per_element);
 
-// The rows and columns of one task, ends excluded.
+// The rows and columns of one task; the ends are exclusive.
 struct tsri_piece {
     int64_t first_row, last_row, first_col, last_col;
 };

@@ -10,7 +10,7 @@
 
 // ---- Planning ---------------------------------------------------------------------------------
 
-// Most ask with the very name that the table has.
+// Compares addresses first, because most callers pass the table's own name.
 static const struct tsri_variant *find_variant(const struct tsri_op *op, const char *name) {
     for (int i = 0; i < op->num_variants; i++)
         if (op->variants[i].name == name) return &op->variants[i];
@@ -48,7 +48,7 @@ static tsr_status choose_built_in(const struct tsri_op *op, const void *problem,
                      tsri_device_text(limits->device));
 }
 
-// What the row of a tuning file, where there is one for this problem, makes of the built-in choice.
+// Applies the row of a tuning file, if one exists for this problem, to the built-in choice.
 static void obey_row(const struct tsri_op *op, const void *problem, struct tsri_limits *limits,
                      const struct tsri_variant **chosen) {
     struct tsri_tuning_key key = {.dtype = TSR_DTYPE_NONE};
@@ -60,7 +60,7 @@ static void obey_row(const struct tsri_op *op, const void *problem, struct tsri_
     bool may_replace = op->tuning->may_replace != NULL
                            ? op->tuning->may_replace(problem, limits, *chosen, row->variant)
                            : limits->flags == 0;
-    if (!may_replace) return; // blocks neither: they may be splits of sums
+    if (!may_replace) return; // nor blocks: they may be splits of sums
     *chosen = row->variant;
     memcpy(limits->block, row->block, sizeof limits->block);
 }
@@ -114,7 +114,7 @@ tsr_status tsri_op_plan(const struct tsri_op *op, const void *problem,
                         struct tsri_plan *plan) {
     struct tsri_limits with_flags = *device, *limits = &with_flags;
     limits->flags = call->flags;
-    memset(limits->block, 0, sizeof limits->block); // those of an outer call's row are its own
+    memset(limits->block, 0, sizeof limits->block); // an outer call's do not apply here
     if (call->flags & ~(uint32_t)(TSR_DETERMINISTIC | TSR_BATCH_INVARIANT))
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: flags is 0x%x, expected a sum of TSR_DETERMINISTIC and "
@@ -163,17 +163,17 @@ bool tsri_is_slow_past_caches(const struct tsri_limits *limits) {
     return !tsri_gains_from_far_lines() && limits->isa == TSR_ISA_AVX2;
 }
 
-// What tensors of one call may take before they are larger than the caches. Where that is a share of the last cache, several
-// of AMD's cores, which share it with few others, keep twice as much in it; one alone does not.
+// Bytes of a call's tensors up to which they count as held by the caches. If that is a share of the last-level cache,
+// several of AMD's cores hold twice as much, because they share it with few others; a single core does not.
 static int64_t held_bytes(const struct tsri_limits *limits, int num_threads) {
     int64_t l3 = tsri_cache_sizes().l3, held = limits->l3_bytes;
     if (!tsri_is_slow_past_caches(limits) || held >= l3 || num_threads == 1) return held;
     return held > l3 / 2 ? l3 : 2 * held;
 }
 
-// A line that goes past the caches in part, and in part through them, takes those cores 0.1 to 0.3 us, as long as to write
-// 10 KiB: the first line and the last of a row that does not begin or end with a store's vector. Rows of a 512th of the
-// cache (40 KiB of 20 MiB) do not notice.
+// On those cores, a line that is written partly with non-temporal stores and partly without takes 0.1 to 0.3 us, as
+// long as writing 10 KiB. This concerns the first and last line of a row that does not begin or end at a store's
+// vector. Rows of at least a 512th of the cache (40 KiB of 20 MiB) hardly notice.
 bool tsri_should_stream_rows_of(const struct tsri_limits *limits, int num_threads,
                                 int64_t total_bytes, const struct tsri_rows *output) {
     enum { VECTOR = 32, PART = 512 };
@@ -210,10 +210,10 @@ tsr_status tsri_check_context(const tsr_context *ctx, const char *op) {
     return tsri_check_usable(ctx, op);
 }
 
-// The plan of a call of this context, which is told what was chosen.
+// Plans a call and tells the context which variant was chosen.
 static tsr_status plan_call(tsr_context *ctx, const struct tsri_op *op, const void *problem,
                             const struct tsri_call *call, struct tsri_plan *plan) {
-    const char *before = tsr_context_last_variant(ctx); // the plan of a part may change it
+    const char *before = tsr_context_last_variant(ctx); // planning a part may change it
     tsr_status status = tsri_op_plan(op, problem, tsri_context_limits(ctx), call, plan);
     tsri_context_set_variant(ctx, status == TSR_OK ? plan->variant->name : before);
     return status;
@@ -225,7 +225,7 @@ static tsr_status run(tsr_context *ctx, const struct tsri_op *op, const void *pr
     TSRI_TRY(tsri_context_workspace(ctx, op->name, call->workspace, call->workspace_bytes,
                                     plan->workspace_bytes, &workspace));
     tsr_status status = plan->variant->run(ctx, problem, plan, workspace);
-    tsri_context_set_variant(ctx, plan->variant->name); // not that of a part of the run
+    tsri_context_set_variant(ctx, plan->variant->name); // running a part may have changed it
     return status;
 }
 
@@ -253,7 +253,7 @@ static tsr_status call_op(tsr_context *ctx, const struct tsri_op *op, const void
     return status;
 }
 
-// Kernels, and the arena where the call will use it: a capture may neither compile nor allocate.
+// Prepares the kernels, and the arena if the call will use it, because a capture may neither compile nor allocate.
 static tsr_status prepare_on_device(tsr_context *ctx, const struct tsri_op *op, const void *problem,
                                     const struct tsri_call *call, const struct tsri_plan *plan) {
     void *workspace;

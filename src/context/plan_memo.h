@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plans that a context on CUDA made last. To weigh the ways in which a product can be computed takes longer than to launch
-// one of them, and models ask for the same few again and again.
+// The plans that a context on CUDA made last. Comparing the ways to compute a product takes longer than launching one,
+// and models repeat the same few problems.
 #ifndef TSRI_PLAN_MEMO_H
 #define TSRI_PLAN_MEMO_H
 
@@ -8,26 +8,26 @@
 
 #include "context/op_table.h"
 
-enum { TSRI_PLAN_MEMO_ENTRIES = 64 }; // a layer with its gradients asks for some 5
+enum { TSRI_PLAN_MEMO_ENTRIES = 64 }; // a layer with gradients uses about 5
 
-// A context's. Zero: empty.
+// One per context. Zero: empty.
 struct tsri_plan_memo {
     struct {
         struct tsri_plan plan;
-        const struct tsri_op *op; // NULL: none
+        const struct tsri_op *op; // NULL: empty
         _Alignas(max_align_t) char key[TSRI_TUNING_PROBLEM_BYTES];
     } entries[TSRI_PLAN_MEMO_ENTRIES];
-    int next; // to be replaced
+    int next; // the entry to replace next
 };
 
-// For plan_key: of a pointer, whether it is there and how far it is aligned.
+// For plan_key: keeps of a pointer only whether it is NULL and its alignment.
 static inline void *tsri_place_of(const void *pointer) {
-    enum { ALIGNMENT = 16, IS_THERE = ALIGNMENT }; // more nobody asks for
+    enum { ALIGNMENT = 16, IS_THERE = ALIGNMENT }; // no plan depends on more alignment
     uintptr_t rest = (uintptr_t)pointer % ALIGNMENT;
     return (void *)(pointer != NULL ? rest + IS_THERE : 0); // NOLINT(performance-no-int-to-ptr)
 }
 
-// NULL: it is not there. key: what op->plan_key made of a problem; plan.flags are the call's.
+// NULL if there is no such plan. key: what op->plan_key made of a problem; plan.flags are the call's flags.
 const struct tsri_plan *tsri_plan_recall(const struct tsri_plan_memo *memo,
                                          const struct tsri_op *op, const void *key, uint32_t flags);
 void tsri_plan_remember(struct tsri_plan_memo *memo, const struct tsri_op *op, const void *key,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Probes on the context's threads: checks, shares, and the amount of work. See tessera/probe.h.
+// Probes on the context's threads: checks, shares and the amount of work. See tessera/probe.h.
 #include <tessera/probe.h>
 
 #include "context/context_internal.h"
@@ -11,7 +11,7 @@
 
 enum { ALIGNMENT = 64, BYTES_MULTIPLE = 4096 };
 
-// Probes of arithmetic, which take no buffers.
+// Probes of arithmetic take no buffers.
 static bool is_arithmetic(tsr_probe_kind kind) {
     return kind == TSR_PROBE_FMA || kind == TSR_PROBE_BF16_DOT || kind == TSR_PROBE_BF16_TILES;
 }
@@ -33,7 +33,7 @@ static double compute(const struct probe_kernels *kernels, tsr_probe_kind kind, 
 struct probe {
     const struct probe_kernels *kernels;
     const tsr_probe_args *args;
-    int64_t share; // bytes of a thread
+    int64_t share; // bytes per thread
 };
 
 static void run_share(void *arg, int64_t index, int thread) {
@@ -77,7 +77,7 @@ static tsr_status check(const tsr_probe_args *args, const struct tsri_limits *li
     if (args->repeat < 0)
         return tsri_fail(TSR_INVALID_ARGUMENT, "probe_run: repeat is %lld, expected 0 or more",
                          (long long)args->repeat);
-    bool is_cuda = limits->device.type == TSR_CUDA; // whose tensor cores all have bf16
+    bool is_cuda = limits->device.type == TSR_CUDA; // all its tensor cores support bf16
     bool is_absent =
         (args->kind == TSR_PROBE_BF16_DOT && (is_cuda || !limits->bf16.has_dot)) ||
         (args->kind == TSR_PROBE_BF16_TILES && !is_cuda && !tsri_can_use_tiles(limits->bf16));
@@ -118,7 +118,7 @@ bool tsri_probe_kernel(int index, int cuda_arch, struct tsri_cuda_program *progr
     return true;
 }
 
-// Of one thread in a repetition: its share of the products of its warp, or of its warpgroup.
+// FLOPs of one thread per repetition: its share of the products of its warp or warpgroup.
 static double flops_of_a_thread(tsr_probe_kind kind, int cuda_arch) {
     enum { CHAINS = 16, STEPS = 4096, WARP_CHAINS = 8 };
     if (kind == TSR_PROBE_FMA) return 2.0 * CHAINS * STEPS;
@@ -126,7 +126,7 @@ static double flops_of_a_thread(tsr_probe_kind kind, int cuda_arch) {
                            : 2.0 * 16 * 8 * 16 / 32 * WARP_CHAINS * PROBE_TENSOR_STEPS;
 }
 
-// Queued, as every call on CUDA: time it by events.
+// Only queues the work, as every call on CUDA; events measure its time.
 static tsr_status run_on_cuda(tsr_context *ctx, const tsr_probe_args *args, double *work) {
     static const int kinds[TSR_PROBE_COUNT] = {
         [TSR_PROBE_FMA] = PROBE_FMA,
@@ -146,7 +146,7 @@ static tsr_status run_on_cuda(tsr_context *ctx, const tsr_probe_args *args, doub
     const struct tsri_cuda_program program = probe_program(kinds[args->kind], limits->cuda_arch);
     const struct probe_params params = {args->source, args->destination,
                                         (long long)(args->bytes / 16), args->repeat};
-    int64_t most_threads = is_tensor ? num_threads : limits->max_threads_per_sm; // of an SM
+    int64_t most_threads = is_tensor ? num_threads : limits->max_threads_per_sm; // per SM
     const struct tsri_cuda_launch launch = {.num_blocks =
                                                 limits->num_sms * most_threads / num_threads,
                                             .num_threads = num_threads,

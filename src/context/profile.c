@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The recording: spans of the host in a list of its own, those of the device in CUPTI's buffers, and the names that
-// join them. A span knows the one around it, so that a thread keeps the innermost alone, however deep they lie.
+// A recording: host spans in its own list, device spans in CUPTI's buffers, and ids that join them. Each span knows its
+// parent, so a thread remembers only its innermost span, at any depth.
 #define _GNU_SOURCE
 #include "context/profile_internal.h"
 
@@ -18,7 +18,7 @@ enum { MOST_SPANS = 1 << 20 };
 struct span {
     tsr_profile_kind kind;
     const char *name, *variant;
-    int64_t parent, start, end; // end 0: open
+    int64_t parent, start, end; // end 0: still open
     int thread;
 };
 
@@ -26,15 +26,15 @@ atomic_bool tsri_is_profiling;
 
 static struct {
     pthread_mutex_t lock;
-    tsr_context *ctx; // of the recording under way
+    tsr_context *ctx; // of the current recording
     struct span *spans;
     int64_t count, room, num_lost;
-    int number; // of the recording, from 1; another one when it has ended
+    int number; // of the recording, from 1; changes when it ends
 } recording = {.lock = PTHREAD_MUTEX_INITIALIZER};
-static atomic_bool is_on_device; // CUPTI's clock and marks
+static atomic_bool is_on_device; // uses CUPTI's clock and marks
 
-// Of this thread: the innermost open span that is kept, by id, and how many are open in it that could not be. What is in one
-// of those is not kept either: it would lie in the wrong one.
+// This thread's innermost kept span, by id, and the number of open spans inside it that could not be kept. Spans inside
+// an unkept one are not kept either: they would get the wrong parent.
 static _Thread_local struct {
     int64_t id, num_unkept;
     int number;
@@ -49,7 +49,7 @@ int64_t tsri_profile_now(void) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-// Its id; 0 where there is no room. Under the lock.
+// Adds a span and returns its id; 0 if there is no room. The caller holds the lock.
 static int64_t add(const struct span *span) {
     if (recording.count == recording.room) {
         int64_t larger = recording.room > 0 ? 2 * recording.room : 1024;
@@ -71,7 +71,8 @@ struct tsri_profile_mark tsri_profile_mark(void) {
                                       open_spans.number};
 }
 
-// What is pushed to CUPTI: ids of an earlier recording, which nobody popped when it ended, are told from ours.
+// The mark pushed to CUPTI. It contains the recording's number, because ids of an earlier recording may never have been
+// popped.
 static int64_t mark_of(int64_t id) { return (int64_t)open_spans.number << 32 | id; }
 
 static int64_t id_of(int64_t mark) {
@@ -82,7 +83,7 @@ static int64_t open_span(tsr_profile_kind kind, const char *name) {
     int64_t id = 0;
     pthread_mutex_lock(&recording.lock);
     if (recording.ctx != NULL) {
-        if (open_spans.number != recording.number) // of an earlier one
+        if (open_spans.number != recording.number) // left from an earlier recording
             open_spans.id = open_spans.num_unkept = 0;
         open_spans.number = recording.number;
         struct span span = {.kind = kind, .name = name, .parent = open_spans.id};
@@ -97,7 +98,7 @@ static int64_t open_span(tsr_profile_kind kind, const char *name) {
     else
         open_spans.num_unkept++;
     if (id > 0 && atomic_load(&is_on_device)) tsri_cuda_trace_push(mark_of(id));
-    int64_t now = id > 0 ? tsri_profile_now() : 0; // the recorder's own work is not in it
+    int64_t now = id > 0 ? tsri_profile_now() : 0; // excludes the recorder's own work
     pthread_mutex_lock(&recording.lock);
     if (id > 0 && open_spans.number == recording.number) recording.spans[id - 1].start = now;
     pthread_mutex_unlock(&recording.lock);
@@ -150,7 +151,7 @@ void tsr_profile_end(void) {
 
 // ---- Start and stop ---------------------------------------------------------------------------
 
-// A forked child records nothing: what its parent had, another thread may have been writing to, under the lock.
+// A forked child records nothing: another thread may have been writing the parent's data, under the lock.
 static void forget_recording(void) {
     pthread_mutex_init(&recording.lock, NULL);
     atomic_store(&tsri_is_profiling, false);
@@ -161,7 +162,7 @@ static void forget_recording(void) {
     recording.number++;
 }
 
-// Where that is refused there are recordings all the same, but for a child's.
+// If at_fork is refused, recordings still work, except in a forked child.
 static void begin_to_watch_forks(void) { (void)tsri_system.at_fork(NULL, NULL, forget_recording); }
 
 tsr_status tsr_profile_start(tsr_context *ctx) {
@@ -211,13 +212,13 @@ static const char *op_of(int64_t id) {
     return "";
 }
 
-// Threads have no id of their own in what is given out, for nothing can be inside of them; ids then follow the order
-// of the starts only among calls and ranges.
+// Thread spans get no id, because nothing can be inside them. So ids follow the order of starts only among calls and
+// ranges.
 static void give_spans(const struct giving *giving, int64_t now) {
     for (int64_t i = 0; i < recording.count; i++) {
         const struct span *span = &recording.spans[i];
         bool is_thread = span->kind == TSR_PROFILE_THREAD;
-        if (span->start == 0) continue; // it was about to begin
+        if (span->start == 0) continue; // it had not begun yet
         const char *op = op_of(is_thread ? span->parent : i + 1);
         tsr_profile_record record = {.kind = span->kind,
                                      .name = is_thread ? op : span->name,
@@ -271,14 +272,14 @@ static tsr_status stop(tsr_context *ctx, tsr_profile_visit visit, void *user, in
                          "tsr_profile_start before",
                          op);
     atomic_store(&tsri_is_profiling, false);
-    // Spans that other threads still hold open end here: they find another recording, or none. The time is taken
-    // under the lock, so that it is later than every start.
+    // Spans that other threads still hold open end here; these threads later find another recording or none. The time
+    // is taken under the lock, so it is later than every start.
     pthread_mutex_lock(&recording.lock);
     give_spans(&giving, tsri_profile_now());
     tsr_status status = TSR_OK;
     if (is_on_cuda(ctx)) {
         status = tsri_context_enter(ctx, op, &there);
-        bool is_entered = status == TSR_OK; // CUPTI is to end in either case
+        bool is_entered = status == TSR_OK; // CUPTI must end in any case
         tsr_status ended = tsri_cuda_trace_stop(op, is_entered ? &ctx->queue : NULL, give_trace,
                                                 &giving, &lost_on_device);
         if (is_entered) status = tsri_context_leave(ctx, &there, ended);
@@ -304,7 +305,7 @@ tsr_status tsr_profile_stop(tsr_context *ctx, tsr_profile_visit visit, void *use
     return status;
 }
 
-// Every context that goes comes by here: no lock where nothing is recorded.
+// Every destroyed context calls this: no lock if nothing is recorded.
 void tsri_profile_leave(tsr_context *ctx) {
     if (!tsri_profile_is_on()) return;
     pthread_mutex_lock(&recording.lock);

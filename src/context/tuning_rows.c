@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading a tuning file. Whatever is wrong with it leaves a context without rows, and a line in the log: a file that a
-// program reads without being told must not be able to stop it.
+// Reads a tuning file. Any fault in it leaves the context without rows and puts a line in the log: a file that is read
+// by default must not stop a program.
 #define _GNU_SOURCE
 #include "context/tuning_rows.h"
 
@@ -20,14 +20,14 @@
 
 enum { MAX_FILE = 1 << 20, MAX_PATH = 1024 };
 static const char first_line[] = "tessera-tuning 1";
-static const char cuda_device[] = "sm_"; // how the word for one begins
+static const char cuda_device[] = "sm_"; // a CUDA device's name starts with it
 
-// Rows in the order of the file. Each key's first is in one of the lists that begin at heads, by the hash of its key: a call
-// looks at some two rows, however many there are.
+// Rows in the order of the file. The first row of each key is in one of the lists that start at `heads`, by the hash of
+// its key. So a call looks at about two rows, however many there are.
 struct tsri_tuning_table {
     int count;
     int num_heads; // a power of two
-    int *heads;    // behind the rows; -1: an empty list
+    int *heads;    // stored after the rows; -1: an empty list
     struct tsri_tuning_row rows[];
 };
 
@@ -36,7 +36,7 @@ struct tsri_tuning_table {
 tsr_status tsr_tuning_path(char *path, size_t bytes) {
     static const struct place {
         const char *variable, *rest;
-        bool is_absolute; // else it says nothing, as XDG's specification has it
+        bool is_absolute; // relative values are ignored, as XDG's specification demands
     } places[] = {{"TSR_TUNING_FILE", "", false},
                   {"TSR_CACHE_DIR", "/tuning", false},
                   {"XDG_CACHE_HOME", "/tessera/tuning", true},
@@ -57,15 +57,16 @@ tsr_status tsr_tuning_path(char *path, size_t bytes) {
 
 // ---- Words ------------------------------------------------------------------------------------
 
-// The nearest power of two by ratio: 3 is one of 4, 724 of 512. 0 of 0. In integers: no flag is raised.
+// The nearest power of two by ratio: 3 gives 4, 724 gives 512, 0 gives 0. Integer arithmetic, so no floating-point flag
+// is raised.
 static int64_t round_size(int64_t size) {
-    static const uint64_t root = 0x5a827999fcef3242; // of 2, times 2^62
+    static const uint64_t root = 0x5a827999fcef3242; // sqrt(2) * 2^62
     if (size <= 0) return 0;
     int log = 63 - __builtin_clzll((unsigned long long)size);
     return (int64_t)1 << (log < 62 && (uint64_t)size << (62 - log) > root ? log + 1 : log);
 }
 
-// "1024x64": `most` numbers at most, each up to the largest; false for anything else.
+// Parses "1024x64": at most `most` numbers, each at most `largest`; false for anything else.
 static bool parse_numbers(const char *text, int64_t largest, int most, int64_t *numbers,
                           int *count) {
     for (*count = 0; *count < most;) {
@@ -90,7 +91,7 @@ static const struct tsri_variant *find_variant(const struct tsri_op *op, const c
     return NULL;
 }
 
-// False for a line that is no row. One of an operation or variant that this library does not know is skipped: *is_ours.
+// False if the line is not a row. A row of an unknown operation or variant is skipped: *is_ours is then false.
 static bool parse_row(char *line, tsri_find_op find_op, struct tsri_tuning_row *row,
                       bool *is_ours) {
     enum { OP, DEVICE, DTYPE, SIZES, VARIANT, BLOCK, MOST };
@@ -125,7 +126,7 @@ static bool parse_row(char *line, tsri_find_op find_op, struct tsri_tuning_row *
 
 // ---- The file ---------------------------------------------------------------------------------
 
-// All of a regular file, with a 0 behind it; NULL with a word on what is wrong.
+// Reads a whole regular file and adds a zero byte; NULL with a word that says what is wrong.
 static char *read_file(const char *path, size_t *bytes, const char **wrong) {
     struct stat info;
     char *text = NULL;
@@ -162,7 +163,7 @@ static uint64_t hash_key(const struct tsri_op *op, const struct tsri_tuning_key 
     return hash;
 }
 
-// A key's sizes become those that stand for all that a row of them is for.
+// Replaces a key's sizes by the representatives of all sizes that a row serves.
 static void round_sizes(const struct tsri_op *op, bool is_cuda, struct tsri_tuning_key *key) {
     bool is_exact = is_cuda && op->tuning->is_exact_on_cuda;
     for (int i = 0; i < TSRI_TUNING_SIZES; i++)
@@ -171,7 +172,7 @@ static void round_sizes(const struct tsri_op *op, bool is_cuda, struct tsri_tuni
                                                   : round_size(key->size[i]);
 }
 
-// The row of exactly this key; -1: there is none.
+// The row with exactly this key; -1 if there is none.
 static int find_row(const struct tsri_tuning_table *table, const struct tsri_op *op,
                     const struct tsri_tuning_key *key, bool has_any_size, const char *device,
                     uint64_t device_hash) {
@@ -187,7 +188,7 @@ static int find_row(const struct tsri_tuning_table *table, const struct tsri_op 
     return -1;
 }
 
-// The last row, unless an earlier one has its key.
+// Adds the last row to the index, unless an earlier row has its key.
 static void index_row(struct tsri_tuning_table *table) {
     struct tsri_tuning_row *row = &table->rows[table->count - 1];
     uint64_t device_hash = hash_device(row->device);
@@ -200,7 +201,7 @@ static void index_row(struct tsri_tuning_table *table) {
     *head = table->count - 1;
 }
 
-// With room for so many rows; NULL where there is no memory.
+// A table with room for `most` rows; NULL if there is no memory.
 static struct tsri_tuning_table *make_table(size_t most) {
     size_t num_heads = 1;
     while (num_heads < most) num_heads *= 2;
@@ -216,10 +217,10 @@ static struct tsri_tuning_table *make_table(size_t most) {
 
 static struct tsri_tuning_table *parse_file(char *text, size_t bytes, tsri_find_op find_op,
                                             int *line_number) {
-    enum { SHORTEST_ROW = 10 }; // five words and what parts them; lines may be empty
+    enum { SHORTEST_ROW = 10 }; // five words with separators; lines may be empty
     size_t most = bytes / SHORTEST_ROW + 1;
     struct tsri_tuning_table *table = make_table(most);
-    bool is_fine = table != NULL && strlen(text) == bytes; // a 0 within is no text
+    bool is_fine = table != NULL && strlen(text) == bytes; // text has no zero byte
     *line_number = 1;
     for (char *line = text, *next; is_fine && line != NULL; line = next, ++*line_number) {
         bool is_ours = false;
@@ -258,7 +259,7 @@ static const struct tsri_tuning_table *load(const char *path, tsri_find_op find_
 }
 
 static const struct tsri_tuning_table *default_table;
-static atomic_int num_default_users; // contexts
+static atomic_int num_default_users; // number of contexts
 
 static _Atomic(tsri_find_op) default_find_op; // the same for all: there is one list
 
@@ -268,7 +269,7 @@ static void load_default(void) {
         default_table = load(path, atomic_load(&default_find_op));
 }
 
-// At dlclose; at exit not under a context that another thread may be using.
+// Frees the table at dlclose, but not at exit while another thread may use a context.
 __attribute__((destructor)) static void free_default(void) {
     if (atomic_load(&num_default_users) == 0) tsri_system.free((void *)default_table);
 }

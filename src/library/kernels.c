@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels that the operations list, the standard set or all, compiled by several threads, shown, packed.
+// Builds the kernels that the operations list (the standard set or all): several threads compile, report and pack them.
 #include <tessera/kernels.h>
 
 #include <pthread.h>
@@ -40,13 +40,13 @@ static tsr_kernel_report report_of(const struct tsri_cuda_image *image, const ch
 struct build {
     const char *arch;
     struct tsri_cuda_program *programs;
-    unsigned char **packed; // NULL: no pack is wanted
+    unsigned char **packed; // NULL: do not make a pack
     size_t *packed_bytes;
     int count;
 
-    pthread_mutex_t lock; // of what follows, and around visit
+    pthread_mutex_t lock; // protects the fields below and calls of visit
     int next, num_reported;
-    tsr_status status; // of the first that failed
+    tsr_status status; // status of the first failure
     char error[768];
     tsr_kernel_visit visit;
     void *user;
@@ -70,7 +70,7 @@ static int list_programs(int cuda_arch, bool has_rare, struct tsri_cuda_program 
 
 static void build_one(struct build *build, int index) {
     struct tsri_cuda_image image = {0};
-    enum tsri_cuda_origin origin = TSRI_CUDA_CACHE; // not from a pack: it is to be made
+    enum tsri_cuda_origin origin = TSRI_CUDA_CACHE; // never from a pack, which is being made
     char text[TSRI_CUDA_PROGRAM_TEXT];
     unsigned char pack_key[TSRI_SHA256_BYTES], cache_key[TSRI_SHA256_BYTES];
     bool has_compiler;
@@ -108,7 +108,7 @@ static void *build_some(void *arg) {
     struct build *build = arg;
     for (;;) {
         pthread_mutex_lock(&build->lock);
-        // Without a compiler, or one that knows the architecture, the others would fail alike.
+        // Without a compiler, or with one that does not know the architecture, all others would fail in the same way.
         int index = build->status == TSR_UNSUPPORTED ? build->count : build->next++;
         pthread_mutex_unlock(&build->lock);
         if (index >= build->count) return NULL;
@@ -116,7 +116,7 @@ static void *build_some(void *arg) {
     }
 }
 
-// This thread works too, and does it all where the system gives no others.
+// The calling thread works too, and does everything if the system creates no threads.
 static void build_all(struct build *build, int num_threads) {
     enum { MOST = 64 };
     pthread_t threads[MOST];
@@ -168,7 +168,7 @@ static TSRI_NOT_INLINED tsr_status build_list(const char *arch, bool has_rare,
         build.status =
             tsri_cuda_pack_write(pack_path, build.packed, build.packed_bytes, build.count);
     else if (build.status != TSR_OK)
-        tsri_fail(build.status, "%s", build.error); // another thread's, perhaps
+        tsri_fail(build.status, "%s", build.error); // perhaps of another thread
     for (int i = 0; build.packed != NULL && i < build.count; i++) tsri_system.free(build.packed[i]);
     tsri_system.free(build.packed);
     tsri_system.free(build.packed_bytes);
@@ -176,7 +176,7 @@ static TSRI_NOT_INLINED tsr_status build_list(const char *arch, bool has_rare,
     return build.status;
 }
 
-// The threads that compile have the environment of the one that makes them.
+// The compiling threads inherit the calling thread's floating-point environment.
 static tsr_status build_kernels(const char *arch, bool has_rare, const char *pack_path,
                                 int32_t num_threads, tsr_kernel_visit visit, void *user) {
     tsri_float_environment before;

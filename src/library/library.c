@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the library says of its operations and variants, and contexts that know them all.
+// Enumerates the library's operations and variants, and creates contexts that know all of them.
 #include <string.h>
 
 #include "context/context_internal.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every operation of the library. A new one: its declaration and its line, here.
+// Every operation of the library. A new one needs its declaration and a line here.
 #include "library/op_list.h"
 
 extern const struct tsri_op tsri_activation_forward_op, tsri_activation_backward_op;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of every operation. Nothing below this floor asks for it: what a context needs of it is handed down.
+// The list of every operation. Code below this floor does not use it: contexts get what they need as arguments.
 #ifndef TSRI_OP_LIST_H
 #define TSRI_OP_LIST_H
 
@@ -8,7 +8,7 @@
 extern const struct tsri_op *const tsri_ops[];
 extern const int tsri_num_ops;
 
-// NULL where no operation has this name.
+// NULL if no operation has this name.
 const struct tsri_op *tsri_op_find(const char *name);
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fault table of this floor, which sees none of the library's: whatever the model library asks of the operating
-// system and could be refused, but for the memory of the JSON library, which has a hook of its own
-// (json_set_alloc_funcs). Tests swap entries.
+// The fault table of this floor, which does not see the library's. Every request of the model library to the operating
+// system that may fail goes through it; tests replace entries. The JSON library's memory has its own hook
+// (json_set_alloc_funcs).
 #ifndef TSRI_MODEL_SYSTEM_H
 #define TSRI_MODEL_SYSTEM_H
 
@@ -10,7 +10,7 @@
 #include <sys/types.h>
 
 struct tsri_model_system {
-    void *(*alloc)(size_t alignment, size_t bytes); // bytes a multiple of alignment
+    void *(*alloc)(size_t alignment, size_t bytes); // bytes: a multiple of alignment
     void (*free)(void *pointer);
     char *(*resolve)(const char *path, char *resolved); // realpath, into PATH_MAX bytes
     int (*status_of)(const char *path, struct stat *status);
@@ -20,12 +20,12 @@ struct tsri_model_system {
     ssize_t (*read)(int file, void *data, size_t bytes);
     ssize_t (*write)(int file, const void *data, size_t bytes);
     int (*sync)(int file);
-    int (*close)(int file); // closed, whatever it returns
+    int (*close)(int file); // the file is closed, whatever it returns
     int (*rename)(const char *from, const char *to);
 };
 extern struct tsri_model_system tsri_model_system;
 
-// A block of any size, 64-byte aligned; NULL where there is no memory.
+// A block of any size, 64-byte aligned; NULL if there is no memory.
 void *tsri_model_alloc(size_t bytes);
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading safetensors: the header first, checked against the file's size before the data gets
-// memory; then the data in one aligned block. A tensor that its writer left misaligned is copied,
-// so that every view meets the library's contract.
+// Reads safetensors: first the header, which is checked against the file's size before memory for the data is
+// allocated, then the data into one aligned block. Misaligned tensors are copied, so that every view meets the
+// library's contract.
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <fcntl.h>
@@ -14,15 +14,15 @@
 struct tsr_safetensors {
     struct tsri_safetensors_header header;
     char *data;    // as in the file
-    char *aligned; // copies of the misaligned tensors, NULL when there are none
+    char *aligned; // copies of misaligned tensors; NULL: none
     void **views;  // the first byte of each tensor, by position
     char *path;    // for messages
 };
 
-// Where the bytes come from.
+// The source of the bytes.
 struct source {
     const char *path;
-    int fd; // -1: memory
+    int fd; // -1: from memory
     const char *memory;
     uint64_t bytes;
 };
@@ -105,7 +105,7 @@ static bool is_misaligned(const struct tsri_safetensors_tensor *t) {
            t->begin % (t->dtype->bits / 8) != 0 && t->begin < t->end;
 }
 
-// Where each tensor lies: in the data, or in a copy at a multiple of 8 bytes.
+// Places each tensor: in the data, or in a copy whose address is a multiple of 8 bytes.
 static tsr_status place_views(const char *path, tsr_safetensors *file) {
     const struct tsri_safetensors_header *header = &file->header;
     size_t copied = 0;
@@ -122,7 +122,7 @@ static tsr_status place_views(const char *path, tsr_safetensors *file) {
         size_t bytes = (size_t)(t->end - t->begin);
         file->views[i] = file->data + t->begin;
         if (!is_misaligned(t)) {
-            // An empty tensor behind an odd one still gives an aligned address.
+            // An empty tensor gets an aligned address, even after data of odd size.
             if (bytes == 0) file->views[i] = file->data;
             continue;
         }

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-// A type that the format gains: its line here. Sizes of types that have no line cannot be checked.
+// A new type of the format needs a line here. The size of a type without a line cannot be checked.
 static const struct tsri_safetensors_dtype dtypes[] = {
     {"F64", 64, TSR_F64},
     {"F32", 32, TSR_F32},
@@ -66,7 +66,7 @@ const char *tsri_safetensors_quote(const char *text, char buffer[SAFETENSORS_QUO
         buffer[used] = byte < 0x20 || byte == 0x7f || is_upper ? '?' : (char)byte;
     }
     bool is_cut = text[used] != '\0';
-    // A character of several bytes that the cut falls into is dropped: its tail bytes are 10xxxxxx.
+    // Drops a multi-byte character that the cut splits: its later bytes are 10xxxxxx.
     if (is_cut && ((unsigned char)text[used] & 0xc0) == 0x80) {
         while (used > 0 && ((unsigned char)buffer[used - 1] & 0xc0) == 0x80) used--;
         if (used > 0) used--;

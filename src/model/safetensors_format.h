@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the reader and the writer of safetensors share: type names, limits, the parsed header.
+// Shared by the reader and the writer of safetensors: type names, limits, and the parsed header.
 #ifndef TSRI_SAFETENSORS_FORMAT_H
 #define TSRI_SAFETENSORS_FORMAT_H
 
@@ -24,14 +24,14 @@ enum {
 struct tsri_safetensors_dtype {
     const char *name;
     int bits;
-    tsr_dtype dtype; // NONE: known to the format, not to Tessera
+    tsr_dtype dtype; // NONE: a type of the format that Tessera does not support
 };
 
-// NULL for a name, or for a dtype, that the format does not know.
+// NULL if the format does not know the name or the dtype.
 const struct tsri_safetensors_dtype *tsri_safetensors_dtype_named(const char *name);
 const struct tsri_safetensors_dtype *tsri_safetensors_dtype_of(tsr_dtype dtype);
 
-// The sentence "safetensors: PATH: ..." goes to tsr_last_error. path may be NULL.
+// Stores the sentence "safetensors: PATH: ..." for tsr_last_error. path may be NULL.
 tsr_status tsri_safetensors_fail(tsr_status status, const char *path, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -45,8 +45,8 @@ static inline size_t tsri_round_up(size_t a, size_t multiple) {
     return (a + multiple - 1) / multiple * multiple;
 }
 
-// Text from a file for an error message: control characters replaced, cut after some 60 bytes at a
-// character's end. Returns buffer.
+// Text from a file for an error message: control characters are replaced, and the text is cut after about 60 bytes at
+// the end of a character. Returns buffer.
 enum { SAFETENSORS_QUOTE_BYTES = 72 };
 const char *tsri_safetensors_quote(const char *text, char buffer[SAFETENSORS_QUOTE_BYTES]);
 
@@ -55,24 +55,24 @@ const char *tsri_safetensors_quote(const char *text, char buffer[SAFETENSORS_QUO
 struct tsri_safetensors_tensor {
     const char *name, *dtype_name;
     const struct tsri_safetensors_dtype
-        *dtype; // NULL: unheard of, so its size could not be checked
+        *dtype; // NULL: an unknown type, whose size could not be checked
     int64_t ndim;
     const int64_t *shape;
-    int64_t begin, end; // bytes from the start of the data
+    int64_t begin, end; // byte offsets from the start of the data
 };
 
-// Everything lies in one block: freeing that frees it all.
+// All parts lie in one block, which frees them all.
 struct tsri_safetensors_header {
     void *block;
-    struct tsri_safetensors_tensor *tensors; // by position in the data
+    struct tsri_safetensors_tensor *tensors; // sorted by position in the data
     int64_t num_tensors;
     tsr_safetensors_pair *metadata; // in the header's order
     int64_t num_metadata;
     const struct tsri_safetensors_tensor **by_name;
-    int64_t data_bytes; // where the last tensor ends
+    int64_t data_bytes; // end of the last tensor
 };
 
-// Parses and checks all but the agreement with the file's size. path is for messages.
+// Parses the header and checks everything but its agreement with the file's size. path is for messages.
 tsr_status tsri_safetensors_parse(const char *path, const char *text, size_t bytes,
                                   struct tsri_safetensors_header *header);
 

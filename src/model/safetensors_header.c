@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The JSON header of a safetensors file, from text to a checked table.
 //
-// A scan of the brackets comes first: nesting beyond what the format needs is refused before the
-// JSON library builds anything, which bounds its recursion and, since containers are what costs it
-// memory, its memory to some 40 times the header. Then two passes over the tree: the first checks
-// every tensor and counts what the table needs, the second fills one block. Last, tensors are
-// sorted by position, which makes gaps and overlaps a comparison of neighbours: O(n log n),
-// whatever the file says.
+// First, a scan of the brackets refuses nesting beyond what the format needs, before the JSON library builds anything.
+// That bounds the library's recursion and its memory (containers need the most) to about 40 times the header. Then two
+// passes go over the tree: the first checks every tensor and counts what the table needs, the second fills one block.
+// Last, tensors are sorted by position, so gaps and overlaps show between neighbours: O(n log n) for any file.
 #include <fenv.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -14,7 +12,7 @@
 
 #include "model/safetensors_format.h"
 
-// What the table will need.
+// The sizes of the table.
 struct needs {
     size_t tensors, pairs, dims, chars;
 };
@@ -67,7 +65,7 @@ static tsr_status check_metadata(const char *path, json_t *metadata, struct need
     return TSR_OK;
 }
 
-// A whole number, 0 or more. The JSON library has refused what exceeds 2^63 - 1.
+// True for an integer of at least 0. The JSON library has already refused numbers above 2^63 - 1.
 static bool is_size(const json_t *value) {
     return json_is_integer(value) && json_integer_value(value) >= 0;
 }
@@ -80,7 +78,7 @@ static tsr_status check_shape(const char *path, const char *name, json_t *shape,
         return tsri_safetensors_fail(TSR_IO, path,
                                      "tensor '%s' has %zu dimensions, expected at most %d", name,
                                      ndim, (int)SAFETENSORS_MAX_DIMS);
-    // The product without zeros must be a number too: whoever flattens the shape will form it.
+    // The product without zero dimensions must not overflow either, because code that flattens the shape computes it.
     int64_t product = 1;
     bool is_empty = false;
     for (size_t i = 0; i < ndim; i++) {
@@ -212,8 +210,8 @@ static tsr_status fill(const char *path, json_t *root, const struct needs *needs
 static int compare_position(const void *left, const void *right) {
     const struct tsri_safetensors_tensor *a = left, *b = right;
     if (a->begin != b->begin) return a->begin < b->begin ? -1 : 1;
-    if (a->end != b->end) return a->end < b->end ? -1 : 1; // empty ones first
-    return a->name < b->name ? -1 : 1; // the header's order: names were kept one behind the other
+    if (a->end != b->end) return a->end < b->end ? -1 : 1; // empty tensors first
+    return a->name < b->name ? -1 : 1; // the header's order, in which names were stored
 }
 
 static int compare_name(const void *left, const void *right) {
@@ -255,8 +253,8 @@ static tsr_status build(const char *path, json_t *root, struct tsri_safetensors_
     return sort(path, header);
 }
 
-// A number that is no integer is converted: in the default floating-point environment, whatever the caller's, which is
-// afterwards what it was.
+// The JSON library converts numbers that are not integers. That happens in the default floating-point environment; the
+// caller's is restored afterwards.
 static json_t *parse_json(const char *text, size_t bytes, json_error_t *error) {
     fenv_t before;
     fegetenv(&before);
@@ -273,7 +271,7 @@ tsr_status tsri_safetensors_parse(const char *path, const char *text, size_t byt
     json_error_t error;
     json_t *root = parse_json(text, bytes, &error);
     if (root == NULL) {
-        // Jansson says nothing at all where it had no memory.
+        // Without memory, Jansson gives no message.
         if (json_error_code(&error) == json_error_out_of_memory || error.text[0] == '\0')
             return tsri_safetensors_fail(TSR_OUT_OF_MEMORY, path,
                                          "no memory to parse a header of %zu bytes", bytes);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writing safetensors: header by Jansson, data gathered through a small buffer, into a temporary
-// file beside the target that takes its name only when all is on the disk.
+// Writes safetensors: Jansson makes the header, a small buffer gathers the data, and a temporary file beside the target
+// takes its name when everything is on disk.
 #define _XOPEN_SOURCE 700
 #include <errno.h>
 #include <fcntl.h>
@@ -59,7 +59,7 @@ static int64_t tensor_bytes(const tsr_tensor *t) {
     return tsr_tensor_numel(t) * (int64_t)tsr_dtype_bytes(t->dtype);
 }
 
-// NULL without memory.
+// NULL if there is no memory.
 static json_t *describe(const tsr_tensor *t, int64_t begin, int64_t end) {
     json_t *shape = json_array();
     for (int i = 0; i < t->ndim; i++)
@@ -71,8 +71,8 @@ static json_t *describe(const tsr_tensor *t, int64_t begin, int64_t end) {
                      "shape", shape, "data_offsets", (json_int_t)begin, (json_int_t)end);
 }
 
-// As the JSON library has it, which does not tell a bad name from memory that it lacked: no surrogates, nothing longer
-// than needed, nothing beyond U+10FFFF.
+// The JSON library's definition of UTF-8: no surrogates, no overlong forms, nothing beyond U+10FFFF. Checked here
+// because the library does not distinguish a bad name from a lack of memory.
 static bool is_utf8(const char *text) {
     static const uint32_t least[] = {0, 0x80, 0x800, 0x10000};
     const unsigned char *at = (const unsigned char *)text;
@@ -94,7 +94,7 @@ static bool is_utf8(const char *text) {
     return true;
 }
 
-// Adds value under key; the reference to value is taken over.
+// Adds value under key and takes over the reference to value.
 static tsr_status add(const char *path, json_t *object, const char *key, json_t *value) {
     char quote[SAFETENSORS_QUOTE_BYTES];
     if (value == NULL) return no_memory(path);
@@ -140,7 +140,7 @@ static tsr_status add_tensors(const char *path, json_t *root, const tsr_safetens
     return TSR_OK;
 }
 
-// The length, the text and its padding, in one block that the caller frees.
+// The length, the text and the padding, in one block that the caller frees.
 static tsr_status make_header(const char *path, const tsr_safetensors_entry *entries,
                               const int64_t *order, int64_t num_entries,
                               const tsr_safetensors_pair *pairs, int64_t num_pairs, char **header,
@@ -174,7 +174,7 @@ static tsr_status make_header(const char *path, const tsr_safetensors_entry *ent
 
 // ---- Data -------------------------------------------------------------------------------------
 
-// Bytes on their way to the file.
+// A buffer of bytes for the file.
 struct sink {
     const char *path;
     int fd;
@@ -212,12 +212,11 @@ static tsr_status put(struct sink *sink, const char *from, size_t bytes) {
     return TSR_OK;
 }
 
-// The longest contiguous tail of the dimensions goes out in one piece, the others are
-// counted through.
+// The longest contiguous run of the last dimensions is written in one piece; loops count through the other dimensions.
 static tsr_status put_tensor(struct sink *sink, const tsr_tensor *t) {
     if (tsr_tensor_numel(t) == 0) return TSR_OK;
     int64_t element = (int64_t)tsr_dtype_bytes(t->dtype), run = 1;
-    int outer = t->ndim; // dimensions before the tail
+    int outer = t->ndim; // dimensions before the run
     while (outer > 0 && (t->shape[outer - 1] == 1 || t->stride[outer - 1] == run))
         run *= t->shape[--outer];
     int64_t index[TSR_MAX_DIMS] = {0};
@@ -233,8 +232,8 @@ static tsr_status put_tensor(struct sink *sink, const tsr_tensor *t) {
 
 // ---- The file ---------------------------------------------------------------------------------
 
-// Follows symbolic links, so that the file gets replaced and not the link to it. mode is the
-// file's, 0 when there is none yet.
+// Follows symbolic links, so that the file is replaced and not the link. mode is the file's mode, 0 if there is no
+// file.
 static tsr_status resolve(const char *path, char target[PATH_MAX], mode_t *mode) {
     struct stat info;
     *mode = 0;
@@ -246,7 +245,7 @@ static tsr_status resolve(const char *path, char target[PATH_MAX], mode_t *mode)
             return tsri_safetensors_fail(TSR_IO, path, "cannot be written: %s", strerror(errno));
         memcpy(target, path, bytes);
     } else if (tsri_model_system.status_of(target, &info) != 0) {
-        if (errno != ENOENT) // it has gone since: as if it had never been
+        if (errno != ENOENT) // it was deleted meanwhile: treat it as missing
             return tsri_safetensors_fail(TSR_IO, path, "cannot be examined: %s", strerror(errno));
     } else {
         *mode = info.st_mode & 07777;
@@ -259,7 +258,7 @@ static tsr_status resolve(const char *path, char target[PATH_MAX], mode_t *mode)
     return TSR_OK;
 }
 
-// A new file beside the target, by O_EXCL under names that no other process or thread picks.
+// Creates a file beside the target with O_EXCL, under a name that no other process or thread uses.
 static int create_temporary(const char *target, char name[TEMPORARY_BYTES], mode_t mode) {
     static atomic_uint counter;
     for (int i = 0; i < NUM_ATTEMPTS; i++) {
@@ -273,8 +272,7 @@ static int create_temporary(const char *target, char name[TEMPORARY_BYTES], mode
     return -1;
 }
 
-// The rename lasts only once the folder is on the disk as well; where it cannot be synced, so
-// be it.
+// The rename is durable only when the folder is on disk too. A failure to sync it is ignored.
 static void sync_folder(char *target) {
     char *slash = strrchr(target, '/');
     if (slash == target)
@@ -325,7 +323,7 @@ static tsr_status write_file(const char *path, const char *header, size_t header
     return status;
 }
 
-// Falling element size, otherwise as given: every tensor is aligned without gaps between them.
+// Sorts by decreasing element size, else keeps the order: every tensor is then aligned without gaps.
 static void sort_entries(const tsr_safetensors_entry *entries, int64_t num_entries,
                          int64_t *order) {
     int64_t used = 0;

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// The self-attention module: entries, variants, the estimate of its memory. See tessera/self_attention.h
-// for the contract.
+// The self-attention module: entries, variants, and the estimate of its memory. The contract is in
+// tessera/self_attention.h.
 #include "compose/self_attention/self_attention_problem.h"
 
 // ---- Variants ---------------------------------------------------------------------------------
-// All are one composition; the name says which attention is within. To add one: a row in both tables with
-// the name of attention's variant.
+// All variants are the same composition; the name says which variant of attention it uses. To add one, add a row with
+// the name of attention's variant to both tables.
 
 static bool is_float32_or_less(const void *problem, const struct tsri_limits *limits) {
     (void)limits;
     return ((const struct self_attention_problem *)problem)->x.dtype != TSR_F64;
 }
 
-// As attention's own: scores that memory can have.
+// As in attention itself: the scores must fit in memory.
 static bool has_naive(const void *problem, const struct tsri_limits *limits) {
     const struct self_attention_problem *p = problem;
     int64_t rows = p->batch * p->num_heads * p->seqlen;
     return is_float32_or_less(p, limits) && (rows == 0 || p->seqlen <= TSRI_MAX_ELEMENTS / rows);
 }
 
-// After the checks no part refuses for what it is asked, as the variants that are named here serve all that the
-// library's choice does; on CUDA, where the parts prepare themselves, the driver and the compiler may.
+// After the checks no part refuses its arguments, because the variants named here support everything that the library's
+// choice supports. On CUDA, where the parts prepare themselves, the driver and the compiler may still fail.
 static void plan_parts(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
     plan->num_tasks = 1;
@@ -28,7 +28,7 @@ static void plan_parts(const void *problem, const struct tsri_limits *limits,
                                             &plan->workspace_bytes);
 }
 
-// CUDA: planning had the parts prepare themselves.
+// CUDA: the parts have prepared themselves during planning.
 static tsr_status prepare_parts(tsr_context *ctx, const void *problem,
                                 const struct tsri_plan *plan) {
     (void)ctx, (void)problem;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the module asks of its tensors and options. The parts check theirs again; here the words are those
-// of the module's own fields.
+// Checks of the module's tensors and options. The parts check theirs again; the sentences here name the module's own
+// fields.
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,9 +9,9 @@
 
 enum { MAX_DIMS = 3 };
 
-enum dtype_rule { AS_X, AS_X_OR_F32, F32 }; // F32: f64 beside an x of f64
+enum dtype_rule { AS_X, AS_X_OR_F32, F32 }; // F32: f64 if x is f64
 
-// One tensor: how it is named, where it lies, and what it should be.
+// One tensor: its name, its place and what it should be.
 struct field {
     const char *name;
     tsr_tensor *t;
@@ -95,7 +95,7 @@ static tsr_status check_sizes(struct self_attention_problem *p) {
                          p->op, (long long)p->qkv_dim, (long long)num_heads);
     p->head_dim = p->qkv_dim / num_heads;
     p->attention_dim = p->num_heads * p->head_dim;
-    // The tensors between the parts may be larger than all that were given.
+    // The tensors between the parts may be larger than all tensors of the caller.
     if (__builtin_mul_overflow(p->batch, p->seqlen, &rows) ||
         rows > TSRI_MAX_ELEMENTS / tsri_max(p->qkv_dim, p->embed_dim))
         return tsri_fail(TSR_INVALID_ARGUMENT,
@@ -127,8 +127,8 @@ static tsr_status check_tables(struct self_attention_problem *p) {
 
 // ---- Options ----------------------------------------------------------------------------------
 
-// Attention's own check of what it shares with the module, on views that nothing is read from; its
-// sentence then names the module.
+// Attention's own check of the options that it shares with the module, on views whose data is not read. Its sentence
+// then names the module.
 static tsr_status check_options(const struct self_attention_problem *p) {
     const struct self_attention_options *o = &p->options;
     char *nowhere = SELF_ATTENTION_NOWHERE;
@@ -156,7 +156,7 @@ static tsr_status check_options(const struct self_attention_problem *p) {
 
 enum { NUM_FIELDS = 16 };
 
-// Inputs first. Those of the other pass are absent, and optional.
+// Inputs come first. Tensors of the other pass are absent and optional.
 static void list_fields(struct self_attention_problem *p, struct field *fields) {
     int64_t b = p->batch, s = p->seqlen, e = p->embed_dim, q = p->qkv_dim, a = p->attention_dim;
     int64_t h = p->num_heads, positions = p->cos.shape[0], pairs = p->cos.shape[1];
@@ -201,11 +201,11 @@ tsr_status self_attention_check(struct self_attention_problem *p) {
                 (fields[other].role == TSRI_IN || other < out))
                 TSRI_TRY(tsri_check_disjoint(p->op, fields[out].name, fields[out].t,
                                              fields[other].name, fields[other].t, false));
-    // What the checks of the parts take is no variant of this call.
+    // The checks of the parts must not change the variant of this call.
     const char *variant = tsr_context_last_variant(p->ctx);
     size_t bytes;
     tsr_status status = check_options(p);
-    // Every part accepts what it will be given.
+    // Every part accepts its arguments.
     if (status == TSR_OK) status = self_attention_workspace(p, NULL, 0, &bytes);
     tsri_context_set_variant(p->ctx, variant);
     return status;

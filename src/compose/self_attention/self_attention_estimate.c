@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The module's memory before there is any: its tensors, contiguous, at addresses that no object has, and
-// what the passes' own prepare says of them. So the estimate cannot differ from the call.
+// Estimates the module's memory before any is allocated: it lays out contiguous tensors at addresses that no object has
+// and asks the passes' own prepare. So the estimate cannot differ from the call.
 #include "compose/self_attention/self_attention_problem.h"
 
 static const char op[] = "self_attention_estimate";
 
-// Tensors one after the other, so that none overlaps another.
+// Places tensors one after the other, so that none overlaps another.
 struct tally {
     tsr_device device;
     char *at;
-    size_t *bytes; // the sum that the next tensors belong to
+    size_t *bytes; // the sum to which the next tensors are added
 };
 
 static tsr_tensor add(struct tally *tally, tsr_dtype dtype, int ndim, const int64_t *shape) {
@@ -37,7 +37,7 @@ static tsr_status check_size(const char *field, int64_t value, int64_t least, in
     return TSR_OK;
 }
 
-// Generously: the products bound every tensor.
+// A generous check: the products are upper bounds of every tensor.
 static tsr_status check(const tsr_self_attention_estimate_args *args) {
     int64_t product = 1;
     switch (args->dtype) {
@@ -57,7 +57,7 @@ static tsr_status check(const tsr_self_attention_estimate_args *args) {
                          (long long)args->num_kv_heads, (long long)args->num_heads);
     int64_t embed_dim = 1;
     TSRI_TRY(check_size("embed_dim", args->embed_dim, 0, &embed_dim));
-    if (args->head_dim == 0) product = embed_dim; // what num_heads and head_dim then come to
+    if (args->head_dim == 0) product = embed_dim; // then num_heads * head_dim is embed_dim
     int64_t rows = product, columns = product, tables = 1;
     TSRI_TRY(check_size("embed_dim", args->embed_dim, 0, &columns));
     TSRI_TRY(check_size("batch", args->batch, 0, &rows));
@@ -102,7 +102,7 @@ tsr_status tsr_self_attention_estimate(tsr_context *ctx,
     tsr_self_attention_forward_args forward = TSR_SELF_ATTENTION_FORWARD_ARGS(CALL(args));
     tsr_self_attention_backward_args backward = TSR_SELF_ATTENTION_BACKWARD_ARGS(CALL(args));
 
-    // A workspace that is not there: the arena need not grow for an estimate.
+    // A placeholder workspace, so that the arena does not grow for an estimate.
     forward.workspace = backward.workspace = SELF_ATTENTION_NOWHERE;
     forward.w_qkv = backward.w_qkv = ADD(dtype, qkv_dim, e);
     forward.w_out = backward.w_out = ADD(dtype, e, attention_dim);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The self-attention module between its rooms: checked tensors and sizes, and how each pass is made of
-// calls of the operations.
+// Shared by the module's files: checked tensors and sizes, and the calls of operations that make up each pass.
 #ifndef TSRI_SELF_ATTENTION_PROBLEM_H
 #define TSRI_SELF_ATTENTION_PROBLEM_H
 
@@ -14,14 +13,14 @@ struct self_attention_options {
     TSR_SELF_ATTENTION_FIELDS;
 };
 
-// Absent tensors are {0}; those that the pass has not are too.
+// Absent tensors, and those that the pass does not have, are {0}.
 struct self_attention_problem {
-    tsr_context *ctx; // plans the parts: its limits are those of the plan
+    tsr_context *ctx; // plans the parts, with the same limits as the plan
     const char *op;
     bool is_backward;
     int64_t batch, seqlen, embed_dim, num_heads, num_kv_heads, head_dim, qkv_dim, attention_dim;
     tsr_tensor x, w_qkv, b_qkv, w_out, b_out, cos, sin;
-    tsr_tensor qkv, attention, lse; // out of forward, into backward
+    tsr_tensor qkv, attention, lse; // written by forward, read by backward
     tsr_tensor y, dy, dx, dw_qkv, db_qkv, dw_out, db_out;
     struct self_attention_options options;
 };
@@ -31,11 +30,10 @@ tsr_status self_attention_check(struct self_attention_problem *p);
 
 // ---- Passes -----------------------------------------------------------------------------------
 
-// A part of the pass that lies in workspace while the plan is made lies nowhere: at addresses that no
-// object has, where it overlaps nothing.
+// During planning, the parts' tensors in workspace have addresses that no object has, so that they overlap nothing.
 #define SELF_ATTENTION_NOWHERE ((char *)(UINTPTR_MAX / 2 + 1))
 
-// What a pass calls, in this order; those that are not wanted are not called.
+// The calls of a pass, in this order; unwanted ones are skipped.
 struct self_attention_forward_steps {
     tsr_matmul_forward_args qkv;
     tsr_rope_forward_args rope;
@@ -51,8 +49,8 @@ struct self_attention_backward_steps {
     bool has_out, has_qkv, has_rope;
 };
 
-// Bytes of workspace of a pass: the tensors between the parts, then the largest part's own.
-// variant: of the module, NULL for any.
+// Workspace bytes of a pass: the tensors between the parts, and the largest workspace of a part. variant: the module's,
+// NULL for any.
 tsr_status self_attention_workspace(const struct self_attention_problem *p, const char *variant,
                                     uint32_t flags, size_t *bytes);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two passes as calls of the operations. A pass is laid out once over a base address: over the
-// workspace to run it, over nowhere to ask each part's prepare for its bytes, so that the two cannot differ.
+// The two passes as calls of the operations. One function lays out a pass over a base address: the workspace to run it,
+// or SELF_ATTENTION_NOWHERE to ask each part's prepare for its bytes. So the two cannot differ.
 #include <string.h>
 
 #include "compose/self_attention/self_attention_problem.h"
@@ -11,7 +11,7 @@ static bool is_collapsible(const tsr_tensor *t) {
     return t->shape[0] <= 1 || t->shape[1] <= 1 || t->stride[0] == t->shape[1] * t->stride[1];
 }
 
-// (batch, seqlen, cols) as (batch seqlen, cols).
+// Views (batch, seqlen, cols) as (batch seqlen, cols).
 static tsr_tensor collapsed(const tsr_tensor *t) {
     tsr_tensor rows = *t;
     if (!tsri_is_present(t)) return rows;
@@ -23,15 +23,15 @@ static tsr_tensor collapsed(const tsr_tensor *t) {
     return rows;
 }
 
-// Operands of one product over the rows of all batches: as matrices where all of them allow it, else as
-// batches of matrices.
+// The operands of one product over the rows of all batches: as matrices if all of them allow it, else as batches of
+// matrices.
 static void collapse_together(tsr_tensor *const *tensors, int count) {
     for (int i = 0; i < count; i++)
         if (tsri_is_present(tensors[i]) && !is_collapsible(tensors[i])) return;
     for (int i = 0; i < count; i++) *tensors[i] = collapsed(tensors[i]);
 }
 
-// Heads [first, first + count) of rows of heads: (batch, seqlen, count, head_dim).
+// Heads [first, first + count) of rows of heads, as (batch, seqlen, count, head_dim).
 static tsr_tensor heads_of(const struct self_attention_problem *p, const tsr_tensor *rows,
                            int64_t first, int64_t count) {
     tsr_tensor t = *rows;
@@ -46,7 +46,7 @@ static tsr_tensor heads_of(const struct self_attention_problem *p, const tsr_ten
     return t;
 }
 
-// What is between two parts: contiguous rows at *at, which moves on.
+// Places a tensor between two parts: contiguous rows at *at, which then moves on.
 static tsr_tensor place(const struct self_attention_problem *p, char **at, int64_t cols) {
     tsr_tensor t = TSR_TENSOR(*at, p->x.dtype, p->batch, p->seqlen, cols);
     t.device = p->x.device;
@@ -75,7 +75,7 @@ static const char *variant_of_attention(const char *variant) {
 
 // ---- Forward ----------------------------------------------------------------------------------
 
-// Returns where the workspace of the parts begins.
+// Returns the start of the parts' workspace.
 static char *lay_out_forward(const struct self_attention_problem *p, const char *variant,
                              uint32_t flags, char *workspace,
                              struct self_attention_forward_steps *s) {
@@ -89,7 +89,7 @@ static char *lay_out_forward(const struct self_attention_problem *p, const char 
                                 .b = p->w_qkv, .bias = p->b_qkv, .c = qkv, .transpose_b = 1);
     collapse_together((tsr_tensor *[]){&s->qkv.a, &s->qkv.c}, 2);
     s->has_rope = tsri_is_present(&p->cos);
-    tsr_tensor rotated = heads_of(p, &qkv, 0, h + h_kv); // heads of q, then of k
+    tsr_tensor rotated = heads_of(p, &qkv, 0, h + h_kv); // the heads of q, then of k
     if (s->has_rope)
         s->rope =
             TSR_ROPE_FORWARD_ARGS(.flags = flags, .variant = variant_of_matmul(variant),
@@ -108,7 +108,7 @@ static char *lay_out_forward(const struct self_attention_problem *p, const char 
     return workspace;
 }
 
-// To prepare a part for a workspace that is not there yet. Without one it would have the arena grow on CUDA.
+// Prepares a part for a workspace that does not exist yet. A NULL workspace would make the arena grow on CUDA.
 #define GIVE_NONE(step) ((step).workspace = SELF_ATTENTION_NOWHERE, (step).workspace_bytes = 0)
 
 static tsr_status forward_bytes(const struct self_attention_problem *p, const char *variant,
@@ -128,7 +128,7 @@ static tsr_status forward_bytes(const struct self_attention_problem *p, const ch
     return TSR_OK;
 }
 
-// A part works within the module's workspace, never in the arena, which is the module's own.
+// A part uses the module's workspace and never the arena, which belongs to the module.
 #define GIVE(step)                                                                                 \
     ((step).workspace = rest,                                                                      \
      (step).workspace_bytes = plan->workspace_bytes - (size_t)(rest - base))
