@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-// Element-wise functions, also the epilogues of matmul.
+// Element-wise functions; they are the epilogues of matmul too.
 typedef enum tsr_activation {
     TSR_ACTIVATION_NONE = 0,  // x
     TSR_ACTIVATION_GELU,      // x Phi(x), the erf form
@@ -27,15 +27,15 @@ TSR_API const char *tsr_activation_name(tsr_activation kind); // "none", "gelu",
 // Strides   last dimension contiguous; row stride of y at least cols.
 // Dtypes    f32, bf16, f16, all alike; f64 on "reference".
 // Aliasing  y may be x or up.
-// Numerics  fp32 inside. With F of act(x) = x F(x) and u = 2^-24, the error of y is at most u (2
-//           |y| + (8 + k) |x F(-|x|) up|), k = 1.5 x^2 for GELU, 4 |s| for GELU_TANH with F = 1 /
-//           (1 + exp(-s)), 2 |x| for SILU, plus rounding to dtype: some u relative, and what the
-//           rounding of an exponent leaves in the negative tail. Subnormal numbers on the way cost
-//           2^-140 |up| and 2^-149. For bf16 and f16 an eighth of what rounding to them may lose of
-//           |x F(-|x|) up| besides, as in matmul, and 2^-118 |up|: a tail below 2^-126 may be 0. NaN
-//           gives NaN, +inf gives +inf, -inf gives 0 (NONE: -inf), no finite x gives NaN, and an
-//           infinite up makes NaN of an act(x) of 0, as where the tail has become 0. Bitwise
-//           repeatable, batch-invariant.
+// Numerics  fp32 inside. With act(x) = x F(x) and u = 2^-24, the error of y is at most
+//             u (2 |y| + (8 + k) |x F(-|x|) up|) + 2^-140 |up| + 2^-149, plus rounding to dtype,
+//           k = 1.5 x^2 for GELU, 4 |s| for GELU_TANH with F = 1 / (1 + exp(-s)), 2 |x| for SILU.
+//           The second term is the rounding of an exponent, which shows in the negative tail; the
+//           next two are subnormal intermediates. bf16 and f16 add an eighth of what rounding to
+//           them may lose of |x F(-|x|) up|, as in matmul, and 2^-118 |up|: a tail below 2^-126
+//           may be 0. Bitwise repeatable, batch-invariant.
+// NaN       NaN gives NaN, +inf gives +inf, -inf gives 0 (NONE: -inf), and no finite x gives NaN.
+//           An infinite up gives NaN where act(x) is 0, also where its tail has become 0.
 // CUDA      f32, bf16, f16; the same bounds and guarantees, on one kind of card.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Hendrycks, Gimpel: Gaussian error linear units, arXiv:1606.08415. Shazeer: GLU variants
@@ -57,14 +57,15 @@ TSR_API tsr_status tsr_activation_forward_prepare(tsr_context *ctx,
                                                   const tsr_activation_forward_args *args,
                                                   size_t *workspace_bytes);
 
-// dx = dy act'(x) (times up), and dup = dy act(x) where up is given: up and dup come together.
+// dx = dy act'(x), or dx = dy act'(x) up and dup = dy act(x) where up is given: both up and dup, or neither.
 //
 // Aliasing  dx and dup may each be any one of x, up, dy, but must not overlap each other.
-// Numerics  act' = F(x) + x F'(x) with an error of at most u (4 (F(x) + |x F'(x)|) + (12 + k)
-//           (F(-|x|) + |x F'(x)|)), so absolute near its zero; for bf16 and f16 an eighth of what
-//           rounding may lose of F(-|x|) + |x F'(x)| besides. Subnormal numbers cost 2^-140 |dy up| +
-//           2^-147 |up| + 2^-149, for bf16 and f16 2^-118 |dy up|. It is 1 at +inf and 0 at -inf; that of
-//           RELU is 0 at 0. Otherwise as forward.
+// Numerics  The error of act' = F(x) + x F'(x) is at most
+//             u (4 (F(x) + |x F'(x)|) + (12 + k) (F(-|x|) + |x F'(x)|)),
+//           which is absolute near the zero of act'; bf16 and f16 add an eighth of what rounding may
+//           lose of F(-|x|) + |x F'(x)|. Subnormal numbers add 2^-140 |dy up| + 2^-147 |up| +
+//           2^-149, for bf16 and f16 2^-118 |dy up|. act' is 1 at +inf and 0 at -inf; RELU's is 0 at
+//           0. Otherwise as forward.
 typedef struct tsr_activation_backward_args {
     TSR_CALL_FIELDS;
     tsr_tensor x;   // in  (..., cols)

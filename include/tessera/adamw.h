@@ -15,9 +15,9 @@ extern "C" {
 //   v = beta2 v + (1 - beta2) g^2
 //   p = p - lr (m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + eps) + weight_decay p)
 //
-// p is param; or master, where there is one, and param then receives p rounded to its dtype and is
-// not read. weight_decay is multiplied by lr, as frameworks have it: with the paper's eta and
-// alpha, lr = eta alpha and weight_decay = lambda / alpha.
+// p is param. With master, p is master; param is then not read and receives p rounded to its dtype.
+// weight_decay is multiplied by lr, as frameworks do: in the paper's terms, lr = eta alpha and
+// weight_decay = lambda / alpha.
 //
 // Shapes    param, grad, m, v, master: (..., cols), the same shape; leading dimensions must
 //           collapse to rows of one stride.
@@ -25,17 +25,18 @@ extern "C" {
 // Dtypes    param f32, bf16, f16; grad param's dtype or f32; m, v, master f32. f64 throughout on
 //           "reference".
 // Aliasing  none.
-// Scalars   lr, weight_decay and grad_scale finite; beta1 and beta2 in [0, 1), 0 meant as it is;
-//           eps finite, 0 or more; step at least 1, the number of this step. They are doubles
-//           because 1 - beta would lose digits in fp32; the bias corrections are formed in f64.
-//           Unless param is f64, the size of each is 0 or from 2^-126 to f32's largest value,
-//           which lr / (1 - beta1^step) and lr weight_decay do not exceed either.
-// Numerics  fp32 inside, p - lr (...) rounded once, so that a decay far below 2^-24 is not lost in
-//           a factor near 1. Errors, u = 2^-24: of m 4 u (beta1 |m| + (1 - beta1) |g|), of v 6 u v,
-//           of p u (|p| + 3 lr weight_decay |p|) and what those of m and v make of the quotient,
-//           plus rounding to dtype. A v beyond fp32 becomes +inf, and the quotient 0. eps = 0 with
-//           v = 0 divides by zero. NaN in grad, m or v gives NaN. Bitwise repeatable, for any
-//           number of threads.
+// Scalars   lr, weight_decay and grad_scale finite; beta1 and beta2 in [0, 1), where 0 is a value
+//           and no default; eps finite, 0 or more; step at least 1, the number of this step. They
+//           are doubles because 1 - beta would lose digits in fp32; the bias corrections are
+//           computed in f64. Unless param is f64, the magnitude of each is 0 or from 2^-126 to f32's
+//           largest value; lr / (1 - beta1^step) and lr weight_decay do not exceed that value either.
+// Numerics  fp32 inside, p - lr (...) rounded once: a decay far below 2^-24 would be lost in a
+//           factor near 1. Errors, with u = 2^-24, plus rounding to dtype:
+//             m  4 u (beta1 |m| + (1 - beta1) |g|)
+//             v  6 u v
+//             p  u (|p| + 3 lr weight_decay |p|), plus the effect of m's and v's errors
+//           A v beyond fp32 becomes +inf, and the quotient 0. eps = 0 with v = 0 divides by zero.
+//           NaN in grad, m or v gives NaN. Bitwise repeatable, for any number of threads.
 // CUDA      f32, bf16, f16; the same bounds and guarantees.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Kingma, Ba: Adam, arXiv:1412.6980. Loshchilov, Hutter: Decoupled weight decay

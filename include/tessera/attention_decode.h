@@ -9,8 +9,8 @@
 extern "C" {
 #endif
 
-// One step of generation: new keys and values go into the cache, and the new queries attend to all that is
-// in it. Sequences of one new token (decode) and of many (prefill) may share a call.
+// One step of generation: the call appends new keys and values to the cache, and the new queries attend to all keys in
+// it. Sequences with one new token (decode) and with many (prefill) may share a call.
 //
 // For sequence b, with new_b rows of k_new (0 without k_new):
 //
@@ -18,9 +18,9 @@ extern "C" {
 //   cache key cache_seqlens[b] + t = rope(k_new_t), its value v_new_t, for t < new_b
 //   out_i = attention of rope(q_i) to cache keys 0 to seqlen_k - 1, as tessera/attention.h defines it
 //
-// Query i stands at the diagonal d = i + seqlen_k - seqlen_q, which windows, ALiBi and the causal mask
-// (bottom-right) count from: the last query sees the last key. Without k_new the cache holds the keys of
-// these queries already, and cache_seqlens counts them. The call does not change cache_seqlens: add new_b afterwards.
+// Query i has its diagonal at d = i + seqlen_k - seqlen_q; windows, ALiBi and the causal mask (bottom-right) count from
+// there, so the last query sees the last key. Without k_new the cache already holds the keys of these queries, and
+// cache_seqlens counts them. The call does not change cache_seqlens: add new_b afterwards.
 //
 // Shapes    q (batch, seqlen_q, num_heads_q, head_dim), k_new (batch, seqlen_q, num_heads_kv, head_dim),
 //           v_new (batch, seqlen_q, num_heads_kv, head_dim_v), out (batch, seqlen_q, num_heads_q,
@@ -28,50 +28,48 @@ extern "C" {
 //           num_heads_q is a multiple of num_heads_kv; query head h reads key head
 //           h / (num_heads_q / num_heads_kv).
 // Packed    with cu_seqlens_q: q, k_new, v_new, out (total_q, ...), lse (num_heads_q, total_q); sequence b
-//           has rows cu_seqlens_q[b] to cu_seqlens_q[b + 1]. Rows of no sequence get out 0 and lse -inf.
+//           has rows cu_seqlens_q[b] to cu_seqlens_q[b + 1]. Rows that belong to no sequence get out 0 and lse -inf.
 // Cache     contiguous: k_cache (batch, capacity, num_heads_kv, head_dim), v_cache likewise with
 //           head_dim_v. Paged, with page_table (batch, max_pages): k_cache (num_pages, page_size,
 //           num_heads_kv, head_dim); key j of sequence b lies on page page_table[b][j / page_size], in
-//           row j mod page_size; capacity is max_pages page_size. Sequences may share pages that
-//           nothing is appended to.
-// RoPE      cos, sin (num_positions, rotary_dim / 2), both or none: q and k_new are rotated, the first
-//           rotary_dim elements of each head, in pairs (i, i + rotary_dim / 2), or (2i, 2i + 1) where
-//           interleaved is set. Query i has position d, new key t position cache_seqlens[b] + t. The
-//           rotated key is rounded to the cache's dtype, and that is what is attended to; the rotated
-//           query is not rounded.
-// alibi_slopes (num_heads_q) or (batch, num_heads_q). sinks (num_heads_q): one more logit in every
-//           denominator, of no value; as tessera/attention.h where they are not finite.
+//           row j mod page_size; capacity is max_pages page_size. Sequences may share pages to which the call
+//           appends nothing.
+// RoPE      cos, sin (num_positions, rotary_dim / 2), both or none: in q and k_new the first rotary_dim elements of
+//           each head are rotated in pairs (i, i + rotary_dim / 2), or (2i, 2i + 1) where interleaved is set. Query i
+//           has position d, new key t position cache_seqlens[b] + t. The rotated key is rounded to the cache's dtype
+//           before queries attend to it; the rotated query is not rounded.
+// alibi_slopes (num_heads_q) or (batch, num_heads_q). sinks (num_heads_q): a further logit in every denominator,
+//           without a value; as tessera/attention.h where they are not finite.
 // mask      TSR_MASK_NONE or TSR_MASK_CAUSAL. softmax_scale, softcap, windows: as tessera/attention.h.
-// max_seqlen_q  packed: the longest sequence, on which the workspace depends; longer ones are cut there.
-//           0: total_q. max_seqlen_k: likewise, of seqlen_k; longer ones are cut there. 0: capacity.
-// Strides   any, but 1 in the last dimension of floating-point tensors. Outputs and caches keep their
-//           elements apart. A cache whose heads lie side by side in a row is read fastest.
+// max_seqlen_q  packed: the longest sequence; 0: total_q. The workspace depends on it, and longer sequences are truncated
+//           to it. max_seqlen_k: likewise for seqlen_k; 0: capacity.
+// Strides   1 in the last dimension of floating-point tensors, else any. Elements of an output or a cache must not
+//           overlap. A cache whose heads lie side by side in a row is read fastest.
 // Dtypes    q, k_new, v_new, k_cache, v_cache, out alike: f32, bf16, f16. cos, sin, lse f32.
-//           alibi_slopes, sinks: f32 or that one, each for itself. cu_seqlens_q, cache_seqlens, page_table
+//           alibi_slopes, sinks: f32 or q's dtype, each for itself. cu_seqlens_q, cache_seqlens, page_table
 //           int32. On "reference" f64 throughout.
-// Aliasing  k_cache and v_cache (in and out), out and lse overlap nothing. Rows of the cache that nothing is
-//           appended to are not written.
-// Bad metadata  offsets lie in [0, total_q] and do not fall; cache_seqlens[b] is not negative and leaves room for
-//           new_b in the capacity; what is rotated, and for a query sees a key, has a position of the tables; a page that
-//           is appended to or whose keys are seen is in [0, num_pages), while page_table may hold anything elsewhere. On
-//           the CPU anything else is INVALID_ARGUMENT, before anything is written, naming place and value. On CUDA the host
-//           does not look: num_errors, int32 on the device, receives the number of sequences of which one of these is not
-//           true, 0 where all is well (on the CPU always). Nothing goes out of bounds whatever the numbers are:
-//           offsets are clamped to [0, total_q], lengths to [0, capacity] and positions to the tables, what does not
-//           fit or whose page does not exist is not appended, and of a seen page that does not exist the nearest that
-//           does is read.
-// Sees nothing  a row that sees no key gives 0 and lse -inf (the sink where there is one).
-// NaN       in a key or value that a query does not see, beyond a sequence's length or on unused pages,
+// Aliasing  k_cache and v_cache (in and out), out and lse overlap nothing. Only rows of the cache that the call appends
+//           are written.
+// Metadata  Offsets lie in [0, total_q] and do not fall. cache_seqlens[b] is not negative and leaves room for new_b in the
+//           capacity. Every new key that is rotated, and every rotated query that sees a key, has a position in the
+//           tables. Every page that is appended to or whose keys are seen is in [0, num_pages); other entries of
+//           page_table may hold anything. On the CPU a breach is INVALID_ARGUMENT, before anything is written, with
+//           place and value in the sentence. On CUDA the host does not look: num_errors, int32 on the device, receives
+//           the number of sequences with a breach (on the CPU always 0), and no access is out of bounds: offsets are
+//           clamped to [0, total_q], lengths to [0, capacity] and positions to the tables; a key that does not fit, or
+//           whose page does not exist, is not appended; for a seen page that does not exist, the nearest one that
+//           exists is read.
+// Sees nothing  a row that sees no key has out 0 and lse -inf (with sinks: the sink).
+// NaN       A NaN in a key or value that a query does not see, beyond a sequence's length or on unused pages,
 //           never reaches its output.
-// Numerics  that of tessera/attention.h, with the error of a score also holding what rotation adds:
-//           16 u softmax_scale |q||k|, and the cache's unit roundoff for keys rotated in this call.
-//           Keys are split by the capacity, or max_seqlen_k where that is less: bitwise repeatable for
-//           any number of threads, and a sequence's result does not depend on the others of the call. On CUDA
-//           the split also follows the sequences and heads of the call and the card, the same in every run,
-//           unless TSR_BATCH_INVARIANT says that it may not.
+// Numerics  as tessera/attention.h. Rotation adds to the error of a score 16 u softmax_scale |q||k|, and the cache's unit
+//           roundoff for keys rotated in this call. The capacity, or max_seqlen_k where that is less, determines how
+//           keys are split: results are bitwise repeatable for any number of threads, and a sequence's result does not
+//           depend on the others of the call. On CUDA the split also depends on the card and on the number of sequences
+//           and heads of the call, though not from run to run; TSR_BATCH_INVARIANT rules that out.
 // CUDA      f32, bf16, f16, up to 2^29 keys of a sequence, 2^24 sequences times key heads, 2^30 rows times heads of q;
 //           the same bounds and guarantees, on one kind of card.
-// Errors    INVALID_ARGUMENT, before anything is written, on the CPU also for bad metadata (_prepare does not look);
+// Errors    INVALID_ARGUMENT, before anything is written, on the CPU also for bad metadata (_prepare does not check it);
 //           UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Dao et al.: Flash-Decoding, 2023 (split keys); Kwon et al.: PagedAttention, arXiv:2309.06180.
 typedef struct tsr_attention_decode_args {
@@ -111,19 +109,18 @@ TSR_API tsr_status tsr_attention_decode_prepare(tsr_context *ctx,
                                                 const tsr_attention_decode_args *args,
                                                 size_t *workspace_bytes);
 
-// Results of attention to parts of the keys, merged into the result of attention to all of them:
+// Merges the results of attention to parts of the keys into the result of attention to all keys:
 //
 //   lse = log sum_i exp(lse_i),  out = sum_i exp(lse_i - lse) out_i
 //
-// Shapes    outs (num_parts, ..., head_dim_v), lses (num_parts, ...), out (..., head_dim_v), lse (...), with up
-//           to three dimensions for the dots, alike in all of them.
-// Strides   any, but 1 in the last dimension of outs and out. Outputs keep their elements apart. So a part
-//           may lie anywhere, and lses of (num_parts, num_heads, total_q) is read as (num_parts,
-//           total_q, num_heads) by its strides.
+// Shapes    outs (num_parts, ..., head_dim_v), lses (num_parts, ...), out (..., head_dim_v), lse (...). The dots are
+//           up to three dimensions, the same in all four.
+// Strides   1 in the last dimension of outs and out, else any. Elements of an output must not overlap. So lses stored
+//           as (num_parts, num_heads, total_q) can be passed as (num_parts, total_q, num_heads) by its strides.
 // Dtypes    outs and out alike: f32, bf16, f16; or outs f32 and out any of them. lses and lse f32. On
 //           "reference" f64 throughout.
 // Aliasing  out and lse overlap nothing.
-// Empty     a part with lse_i of -inf adds nothing, whatever is in its out_i. Where all parts are empty (or
+// Empty     a part with lse_i = -inf adds nothing, whatever its out_i holds. If all parts are empty (or
 //           num_parts is 0) out is 0 and lse -inf. An lse_i of NaN or +inf makes its row NaN.
 // Numerics  fp32, parts in order: error of out (num_parts + 16) 2^-23 times the largest |out_i| among the
 //           parts that count, of lse (num_parts + 16) 2^-24 + 2^-23 |lse|, plus rounding to dtype. Bitwise

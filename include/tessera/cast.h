@@ -17,14 +17,14 @@ extern "C" {
 // Dtypes    x and y each one of f64, f32, bf16, f16, e4m3, e5m2: any to any.
 // Aliasing  y may be x itself (same data, dtype and strides); any other overlap is
 //           INVALID_ARGUMENT.
-// scale     taken as it is: to quantise, pass 1 / (the scale that dequantises).
-// Numerics  one rounding, to nearest even, subnormals included. With a scale the product comes
+// scale     a factor: to quantise, pass 1 / (the scale that dequantises).
+// Numerics  one rounding, to nearest even, subnormals included. With a scale the product is rounded
 //           first, in fp32 (in f64 where x or y is f64): error 2^-24 |y| before the rounding to y's
-//           dtype. f32, bf16 and f16 overflow to infinity; fp8 saturates: 465 and inf give e4m3
-//           448, and e5m2 57344 for what lies beyond it. NaN stays NaN with its sign; one
-//           that the scale makes has either. One dtype
-//           without a scale is a copy of the bits. Every variant gives the same values. Bitwise
-//           repeatable, batch-invariant.
+//           dtype. f32, bf16 and f16 overflow to infinity. fp8 saturates: in e4m3 465 and inf give
+//           448, in e5m2 all beyond 57344 gives 57344. NaN stays NaN with its sign; a NaN that the
+//           scale makes may have either sign. If x and y have one dtype and there is no scale, the
+//           bits are copied. Every variant gives the same values. Bitwise repeatable,
+//           batch-invariant.
 // CUDA      every pair of dtypes, the same values.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Micikevicius and others: FP8 formats for deep learning, arXiv:2209.05433.

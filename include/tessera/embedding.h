@@ -15,11 +15,12 @@ extern "C" {
 //           leading dimensions of ids and of y must each collapse to one stride.
 // Dtypes    weight and y f32, bf16 or f16, alike; ids int32. f64 on the "reference" variant.
 // Aliasing  none: y must not overlap weight or ids.
-// Numerics  a copy: bits are kept, NaN's too.
-// CUDA      f32, bf16, f16, up to 2^30 tokens, rows and columns. Ids are in device memory and not
-//           looked at before: one outside of [0, vocab) gives a row of NaN.
-// Errors    INVALID_ARGUMENT, before anything is written, on the CPU also for an id outside of
-//           [0, vocab), naming its index and value; UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
+// Numerics  a copy of the bits, also for NaN.
+// CUDA      f32, bf16, f16, up to 2^30 tokens, rows and columns. The host does not read ids in device
+//           memory: one outside of [0, vocab) gives a row of NaN.
+// Errors    INVALID_ARGUMENT, before anything is written; on the CPU also for an id outside of
+//           [0, vocab), with its index and value in the sentence; UNSUPPORTED (variant), WORKSPACE,
+//           OUT_OF_MEMORY.
 // Source    Bengio, Ducharme, Vincent, Jauvin: A neural probabilistic language model, Journal of
 //           machine learning research 3, 2003 (the shared table of feature vectors).
 typedef struct tsr_embedding_forward_args {
@@ -43,17 +44,18 @@ TSR_API tsr_status tsr_embedding_forward_prepare(tsr_context *ctx,
 // Shapes    ids: (...), at most four dimensions; dy: (..., hidden); dweight: (vocab, hidden).
 // Strides   as forward; row stride of dy any, of dweight at least hidden.
 // Dtypes    dy f32, bf16 or f16; dweight f32 or as dy; ids int32. f64 on the "reference" variant.
-// padding_id  with has_padding_id: this row's gradient is 0 (with accumulate: not touched). In
-//           [0, vocab).
+// padding_id  in [0, vocab), used with has_padding_id: this row's gradient is 0 (with accumulate: not
+//           touched).
 // Aliasing  none: dweight must not overlap dy or ids.
-// Numerics  fp32 sums, rounded to dweight's dtype once. With n occurrences the error is
-//           n 2^-24 sum |dy| at most (about sqrt(n)), plus rounding. Bitwise repeatable for any
-//           number of threads: always deterministic.
-// Cost      time in tokens hidden + vocab hidden; workspace of 8 (vocab + 1 + tokens) bytes, or of 4 vocab hidden
-//           where that is more and hidden is at most 32.
-// CUDA      as forward. An id outside of [0, vocab) has no gradient. Rows of more than 32 tokens: sums
-//           of 32 consecutive ones each, in order, then eight sums of these, then one; no atomic
-//           additions, so as repeatable. Workspace of about (16 + hidden / 4) tokens + 4 vocab bytes.
+// Numerics  fp32 sums, rounded to dweight's dtype once. With n occurrences the error is at most
+//           n 2^-24 sum |dy| (typically sqrt(n) in place of n), plus rounding. Bitwise repeatable for
+//           any number of threads: always deterministic.
+// Cost      time proportional to (tokens + vocab) hidden; workspace of 8 (vocab + 1 + tokens) bytes, or of
+//           4 vocab hidden where that is more and hidden is at most 32.
+// CUDA      as forward. An id outside of [0, vocab) adds to no row. A row of more than 32 tokens is
+//           summed in three steps, each in order: 32 consecutive tokens at a time, these sums into eight,
+//           the eight into one. Without atomic additions the result is repeatable too. Workspace of about
+//           (16 + hidden / 4) tokens + 4 vocab bytes.
 // Errors, source  as forward.
 typedef struct tsr_embedding_backward_args {
     TSR_CALL_FIELDS;

@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-// What holds for all four calls of this header:
+// For all four calls of this header:
 //
 // Shapes    x, y, residual, residual_out, dy, dx, dresidual_out: (..., cols), the same shape; leading
 //           dimensions must collapse to rows of one stride. weight, bias, dweight, dbias: (cols).
@@ -17,14 +17,14 @@ extern "C" {
 // Dtypes    f32, bf16, f16; all (..., cols) tensors alike; weight and bias alike, in x's dtype or f32;
 //           dweight and dbias f32 or weight's dtype. f64 on the "reference" variant.
 // eps       1e-5 unless has_eps; 0 or more.
-// Numerics  fp32 inside. The residual sum is rounded to residual_out's dtype, then normalised as
-//           rounded, so that the backward call sees the same values. Bitwise repeatable for any
-//           number of threads; forward and dx are batch-invariant.
-// NaN       in a row of x or residual makes that row of y and rstd (and mean) NaN, in weight or bias that column of y.
-//           With an infinity in a row layernorm's y and rstd are NaN; rmsnorm's rstd is 0, and its y NaN where the infinity
-//           is and 0 elsewhere. Backward: NaN in a row of x, rstd, mean or dy makes that row of dx NaN, in weight all of dx,
-//           in dresidual_out that element of it alone; dweight and dbias are NaN in the columns whose sums have one, so
-//           that NaN in rstd is in all of dweight. No row reaches another row of y or dx.
+// Numerics  fp32 inside. The residual sum is rounded to residual_out's dtype before it is normalised, so
+//           that the backward call sees the same values. Bitwise repeatable for any number of threads;
+//           forward and dx are batch-invariant.
+// NaN       A NaN in a row of x or residual makes that row of y, rstd and mean NaN; in weight or bias, that column of y.
+//           An infinity in a row makes the row's y and rstd NaN in layernorm; in rmsnorm rstd is 0, and y NaN where the
+//           infinity is and 0 elsewhere. Backward: a NaN in a row of x, rstd, mean or dy makes that row of dx NaN; in
+//           weight, all of dx; in dresidual_out, only that element of dx. A column of dweight or dbias is NaN if its sum
+//           has a NaN, so a NaN in rstd makes all of dweight NaN. No row affects another row of y or dx.
 // CUDA      f32, bf16, f16, up to 2^31 - 2^16 columns; the same bounds and guarantees, on one kind of card.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 
@@ -34,9 +34,9 @@ extern "C" {
 // Optional  residual with residual_out (both or none), weight, bias (with weight only), mean, rstd.
 // Aliasing  y may be x or residual; residual_out may be residual or x; y and residual_out must differ.
 // Numerics  corrected two-pass variance: accurate for |mean|/sigma up to 1e6. With u = 2^-24,
-//           K = (8 + sqrt(cols)) u, sigma = sqrt(variance + eps) and h = (s - mean) / sigma, errors of s
-//           as rounded are: mean K sigma, rstd K rstd,
-//             y  |weight| K (1 + |h|) + 2 u (|weight h| + |bias|), plus rounding to dtype.
+//           K = (8 + sqrt(cols)) u, sigma = sqrt(variance + eps), h = (s - mean) / sigma and s as rounded,
+//           the errors, plus rounding to dtype, are
+//             mean K sigma, rstd K rstd, y |weight| K (1 + |h|) + 2 u (|weight h| + |bias|).
 // Source    Ba, Kiros, Hinton: Layer normalization, arXiv:1607.06450. Chan, Golub, LeVeque: Algorithms
 //           for computing the sample variance, 1983 (corrected two-pass).
 typedef struct tsr_layernorm_forward_args {
@@ -61,7 +61,7 @@ TSR_API tsr_status tsr_layernorm_forward_prepare(tsr_context *ctx,
                                                  const tsr_layernorm_forward_args *args,
                                                  size_t *workspace_bytes);
 
-// With h = (x - mean) rstd, mean that of the row, and g = dy weight:
+// With h = (x - mean) rstd, mean that of the row, g = dy weight, and mean_c the mean over a row:
 //   dx = rstd (g - mean_c(g) - h mean_c(g h)) + dresidual_out
 //   dweight = sum_rows dy h, dbias = sum_rows dy
 //
@@ -69,10 +69,10 @@ TSR_API tsr_status tsr_layernorm_forward_prepare(tsr_context *ctx,
 //           the gradient of both x and residual.
 // Optional  weight (when forward had none), dresidual_out, dweight, dbias.
 // Aliasing  dx may be dy, x or dresidual_out.
-// mean      what forward gave. Rounded to f32 it may be off by a part of a standard deviation: where |mean| rstd is above
-//           64, which takes one more read of the row, h is less its own mean, as x minus its exact mean is.
-// Numerics  dweight and dbias: fp32 sums over fixed groups of rows, added in order. Errors, with u and K
-//           as in forward, D = 64 u + 2 K that of h from mean, means over the row and sums over the rows of magnitudes:
+// mean      what forward gave. Rounding to f32 may move it by a part of a standard deviation. Where |mean| rstd is above
+//           64, the call therefore corrects h by subtracting the mean of h, which takes one more read of the row.
+// Numerics  dweight and dbias: fp32 sums over fixed groups of rows, added in order. With u and K as in forward, D = 64 u +
+//           2 K for the error that mean brings into h, mean over the row and sum over the rows, the errors are
 //             dx       rstd ((K + 4 u) (mean |g| + |h| mean |g h|) + D (|h| mean |g| + mean |g h|) + 4 u |g|)
 //                      + 2 u |dresidual_out|
 //             dweight  (8 + 2 sqrt(rows)) u sum |dy h| + D sum |dy|
@@ -103,9 +103,9 @@ TSR_API tsr_status tsr_layernorm_backward_prepare(tsr_context *ctx,
 // y = s rstd weight, s = x + residual, rstd = 1 / sqrt(mean_c(s^2) + eps).
 //
 // Optional  residual with residual_out (both or none), weight, rstd. Aliasing as layernorm_forward.
-// Numerics  squares are summed in fp32 after scaling, so that |s| up to the largest finite value gives
-//           a finite y. Errors, with K = (8 + sqrt(cols)) 2^-24: y (K + 2^-23) |y|, rstd K rstd, plus
-//           rounding to dtype.
+// Numerics  squares are scaled before they are summed in fp32, so that |s| up to the largest finite value
+//           gives a finite y. With K = (8 + sqrt(cols)) 2^-24 the errors, plus rounding to dtype, are
+//             y (K + 2^-23) |y|, rstd K rstd.
 // Source    Zhang, Sennrich: Root mean square layer normalization, arXiv:1910.07467.
 typedef struct tsr_rmsnorm_forward_args {
     TSR_CALL_FIELDS;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors in files: the safetensors format, read and written. Lives in the library tessera_model, an archive: a program
-// that uses it is linked with tessera and Jansson too, 2.11 or later (Debian: libjansson-dev): -ltessera_model -ltessera
-// -ljansson. pkg-config --libs tessera_model and CMake's tessera::tessera_model bring both.
+// Reads and writes tensors in files, in the safetensors format. This is the archive tessera_model; a program links it with
+// tessera and Jansson 2.11 or later (Debian: libjansson-dev): -ltessera_model -ltessera -ljansson.
+// pkg-config --libs tessera_model and CMake's tessera::tessera_model bring both.
 #ifndef TESSERA_SAFETENSORS_H
 #define TESSERA_SAFETENSORS_H
 
@@ -16,25 +16,23 @@ extern "C" {
 //   {"__metadata__": {"format": "pt"},
 //    "x": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
 //
-// What opening accepts is the format's specification, strictly: header of at most 100,000,000 bytes
-// that begins with '{', valid UTF-8 without NUL, unique names, __metadata__ from strings to
-// strings, whole non-negative numbers below 2^63, shapes whose product times the element size is
-// the tensor's range, ranges that cover the data from its first byte to the last of the file with
-// neither gap nor overlap. Stricter than the specification: at most 64 dimensions, and no nesting
-// deeper than the format's own three levels. Header fields it does not know are passed over.
+// Opening follows the format's specification strictly: a header of at most 100,000,000 bytes that begins with '{', valid
+// UTF-8 without NUL, unique names, __metadata__ from strings to strings, whole non-negative numbers below 2^63, shapes
+// whose product times the element size is the tensor's range, and ranges that cover the file's data without gap or
+// overlap. It is stricter than the specification in two points: at most 64 dimensions, and no nesting deeper than the
+// format's own three levels. Unknown header fields are ignored.
 //
-// Memory: the data once, tensors that lie misaligned twice; while the header is read 20 times its bytes where it lists many
-// small tensors, and at most 40 times whatever it says, 4 GB for the largest.
+// Memory: the data once, misaligned tensors twice. While the header is read it takes 20 times its bytes if it lists
+// many small tensors, and never more than 40 times: 4 GB for the largest header.
 //
-// Types that Tessera has no name for (U8, I64, BOOL, C64, F4, ... or unheard-of ones) do not spoil
-// the file: such a tensor is listed with dtype TSR_DTYPE_NONE, and refused when asked for.
+// Types that Tessera has no name for (U8, I64, BOOL, C64, F4, ... or unknown ones) are no error: such a tensor is listed
+// with dtype TSR_DTYPE_NONE, and tsr_safetensors_tensor refuses it.
 //
-// A file is read whole, with read(), so that its later change or truncation cannot hurt. Only
-// regular files are opened. Reading different files, or one file after opening, is safe from
-// any thread.
+// A file is read whole, with read(), so a later change or truncation of it has no effect. Only regular files are opened.
+// Reading different files, or one file after opening, is safe from any thread.
 typedef struct tsr_safetensors tsr_safetensors;
 
-// On failure *file is NULL. tsr_last_error names the file, the tensor, what was found and expected.
+// On failure *file is NULL; tsr_last_error names the file, the tensor, what was found and what was expected.
 // Errors: IO (cannot be read, or is not a well-formed safetensors file),
 // INVALID_ARGUMENT (NULL), OUT_OF_MEMORY.
 TSR_API tsr_status tsr_safetensors_open(const char *path, tsr_safetensors **file);
@@ -43,7 +41,7 @@ TSR_API tsr_status tsr_safetensors_open(const char *path, tsr_safetensors **file
 TSR_API tsr_status tsr_safetensors_open_memory(const void *data, size_t bytes, const char *name,
                                                tsr_safetensors **file);
 
-// Frees the file and all that was borrowed from it. NULL is legal.
+// Frees the file and everything borrowed from it. NULL is legal.
 TSR_API void tsr_safetensors_close(tsr_safetensors *file);
 
 // ---- Tensors, in the order of their data ------------------------------------------------------
@@ -93,13 +91,12 @@ typedef struct tsr_safetensors_entry {
     tsr_tensor tensor; // on the CPU; any strides, 0 and negative ones too
 } tsr_safetensors_entry;
 
-// Writes a file: to a temporary one in the same folder, flushed to the disk, then renamed, so that
-// path holds either its former content or the whole new one, whatever happens; a process that is
-// killed meanwhile leaves the temporary one, <path>.<process>.<number>.tmp. Tensors are laid out by
-// falling element size (hence aligned), otherwise in the order given; the header is padded to 8
-// bytes with spaces; the same input gives the same bytes. path must be absent or a regular file; a
-// symbolic link is followed. Errors: INVALID_ARGUMENT (names, tensors, rank), IO (the folder or
-// disk refuses), OUT_OF_MEMORY.
+// Writes a temporary file in the same folder, flushes it to the disk and renames it, so that path always holds either
+// its former content or the whole new one. A process that is killed while it writes leaves the temporary file,
+// <path>.<process>.<number>.tmp. Tensors are sorted by falling element size (hence aligned), otherwise in the order
+// given; the header is padded to 8 bytes with spaces; the same input gives the same bytes. path must be absent or a
+// regular file; a symbolic link is followed. Errors: INVALID_ARGUMENT (names, tensors, rank), IO (the folder or disk
+// refuses), OUT_OF_MEMORY.
 TSR_API tsr_status tsr_safetensors_write(const char *path, const tsr_safetensors_entry *entries,
                                          int64_t num_entries, const tsr_safetensors_pair *metadata,
                                          int64_t num_metadata);

@@ -8,11 +8,11 @@
 extern "C" {
 #endif
 
-// What all calls of the module share. The fields from mask on mean what tsr_attention_forward says.
+// The fields of all calls of the module. Those from mask to offset are explained at tsr_attention_forward.
 //
-// num_heads      of queries, at least 1.
-// num_kv_heads   of keys and values, a divisor of num_heads; 0: as num_heads.
-// interleaved    RoPE's pairs are (2i, 2i + 1), else (i, i + rotary_dim / 2).
+// num_heads      heads of queries, at least 1.
+// num_kv_heads   heads of keys and values, a divisor of num_heads; 0: as num_heads.
+// interleaved    RoPE's pairs are (2i, 2i + 1); without it (i, i + rotary_dim / 2).
 #define TSR_SELF_ATTENTION_FIELDS                                                                  \
     int64_t num_heads;                                                                             \
     int64_t num_kv_heads;                                                                          \
@@ -41,21 +41,21 @@ extern "C" {
 //           cos, sin (num_positions, rotary_dim / 2), both or none, num_positions at least seqlen,
 //           rotary_dim even and at most head_dim: see tsr_rope_table.
 // Saved     qkv (batch, seqlen, qkv_dim), after RoPE; attention (batch, seqlen, num_heads head_dim);
-//           lse (batch, num_heads, seqlen): what backward takes. Each is optional; what is absent
-//           lives in the workspace, or nowhere (lse).
-// Strides   last dimension contiguous, all others any. Outputs keep their elements apart.
+//           lse (batch, num_heads, seqlen): the inputs of backward. Each is optional; an absent qkv or
+//           attention lives in the workspace, an absent lse is not stored.
+// Strides   last dimension contiguous, all others any. Elements of an output must not overlap.
 // Dtypes    x, w_qkv, w_out, y, qkv, attention alike: f32, bf16, f16. b_qkv, b_out: that one or f32,
 //           each for itself. lse, cos, sin f32. f64 throughout on "reference".
 // Aliasing  outputs overlap nothing.
-// variant   the attention within: "default" leaves it to the library, "flash1", "flash2" and "naive"
+// variant   the variant of attention: "default" leaves it to the library, "flash1", "flash2" and "naive"
 //           force that one. "reference" takes the oracle of each part. On CUDA "cuda" leaves all parts to the
 //           library.
-// Workspace is one block for the whole, linear in seqlen but for "naive"; the parts work within it.
+// Workspace one block for the whole module, linear in seqlen except for "naive"; the parts work within it.
 // Numerics  those of tsr_matmul_forward, tsr_rope_forward and tsr_attention_forward in turn; qkv and
 //           attention are rounded to x's dtype between them, also on "reference". Bitwise
 //           repeatable, for any number of threads.
-// NaN       in a token of x is in y of that token and of those that see it, in no other and in no other sequence.
-//           Backward: NaN in a token of x or dy is in dx of its sequence alone, and in dw and db.
+// NaN       A NaN in a token of x affects only y of that token and of those that see it. Backward: a NaN in a token of x
+//           or dy affects only dx of its sequence, dw and db.
 // CUDA      f32, bf16, f16, within the limits of the three parts.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Vaswani et al.: Attention is all you need, arXiv:1706.03762. Grouped heads: Ainslie et
@@ -86,14 +86,14 @@ TSR_API tsr_status tsr_self_attention_forward_prepare(tsr_context *ctx,
                                                       const tsr_self_attention_forward_args *args,
                                                       size_t *workspace_bytes);
 
-// Gradients of the module, from what forward was given and saved:
+// Gradients of the module, from the inputs and the saved tensors of forward:
 //
 //   dattention = dy w_out,  dw_out = dy^T attention,  db_out = sum dy
 //   dqkv = that of attention, then of RoPE
 //   dx = dqkv w_qkv,  dw_qkv = dqkv^T x,  db_qkv = sum dqkv       sums over batch and seqlen
 //
 // Shapes    dy as y; dx, dw_qkv, dw_out as x, w_qkv, w_out; db_qkv (qkv_dim), db_out (embed_dim).
-// Optional  dx, dw_qkv, db_qkv, dw_out, db_out: what is absent is not computed.
+// Optional  dx, dw_qkv, db_qkv, dw_out, db_out: an absent one is not computed.
 // Dtypes    dy, dx, dw_qkv, dw_out: x's. db_qkv, db_out: x's or f32, each for itself.
 // Numerics  dattention and dqkv are rounded to x's dtype in the workspace, also on "reference". dw and db
 //           are summed in fp32, in a fixed order.
@@ -127,13 +127,13 @@ TSR_API tsr_status tsr_self_attention_backward_prepare(tsr_context *ctx,
                                                        const tsr_self_attention_backward_args *args,
                                                        size_t *workspace_bytes);
 
-// Bytes of the module before any tensor exists: contiguous ones of these sizes, on this context's threads
-// and instruction set. Exact: a workspace is what _prepare will give, a sum what an allocator will be asked for.
+// The memory of the module in bytes, before any tensor exists, for contiguous tensors of these sizes and this context's
+// threads and instruction set. It is exact: a workspace is what _prepare will give, a sum what must be allocated.
 //
 // head_dim       0: embed_dim / num_heads.
-// rotary_dim     0: without RoPE, else tables of seqlen positions.
-// has_bias       with b_qkv and b_out, of dtype.
-// flags, variant as the calls will have them; workspace is ignored.
+// rotary_dim     0: without RoPE, else with tables of seqlen positions.
+// has_bias       with b_qkv and b_out of this dtype.
+// flags, variant those of the later calls; workspace is ignored.
 typedef struct tsr_self_attention_estimate_args {
     TSR_CALL_FIELDS;
     tsr_dtype dtype;
@@ -155,9 +155,9 @@ typedef struct tsr_self_attention_memory {
     size_t activation_bytes;          // x, y
     size_t saved_bytes;               // qkv, attention, lse
     size_t gradient_bytes;            // dy, dx, dw_qkv, dw_out, db_qkv, db_out
-    size_t inference_workspace_bytes; // forward that saves nothing
-    size_t forward_workspace_bytes;   // forward that saves all
-    size_t backward_workspace_bytes;  // backward of everything
+    size_t inference_workspace_bytes; // of a forward that saves nothing
+    size_t forward_workspace_bytes;   // of a forward that saves all
+    size_t backward_workspace_bytes;  // of a backward with all gradients
     size_t inference_bytes;           // weights, activations and workspace of inference
     size_t training_bytes; // all tensors and the larger workspace: the peak of a training step
 } tsr_self_attention_memory;

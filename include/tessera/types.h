@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values that every call uses: status, data types, devices, tensors.
+// Types that every call uses: status, data types, devices, tensors.
 #ifndef TESSERA_TYPES_H
 #define TESSERA_TYPES_H
 
@@ -25,7 +25,7 @@ TSR_API const char *tsr_version(void);
 
 // ---- Status -----------------------------------------------------------------------------------
 
-// What a call came to. After any of these but DEVICE_LOST the same context serves the next call.
+// The result of a call. After any status except DEVICE_LOST the same context serves the next call.
 typedef enum tsr_status {
     TSR_OK = 0,
     TSR_INVALID_ARGUMENT, // an argument breaks the contract; nothing was written
@@ -34,7 +34,7 @@ typedef enum tsr_status {
     TSR_WORKSPACE,        // the caller's workspace is too small or misaligned
     TSR_COMPILE,          // a kernel did not compile
     TSR_DEVICE,           // the driver reported an error
-    TSR_DEVICE_LOST,      // the device context is unusable from here on
+    TSR_DEVICE_LOST,      // the device context is unusable from now on
     TSR_IO,               // a file could not be read or written
     TSR_INTERNAL          // a defect of the library
 } tsr_status;
@@ -42,22 +42,20 @@ typedef enum tsr_status {
 // "TSR_OK", "TSR_INVALID_ARGUMENT", ...; "unknown status" for any other number.
 TSR_API const char *tsr_status_name(tsr_status status);
 
-// One sentence on the last failed call of this thread, naming operation, field, what it got and
-// what it expected; "" when none failed yet. Valid until the thread's next failing call. Needs
-// no context.
+// One sentence about the last failed call of this thread: the operation, the field, the value it got and the
+// value it expected; "" if no call has failed yet. Valid until the thread's next failing call. Needs no context.
 TSR_API const char *tsr_last_error(void);
 
-// Leaves a sentence for tsr_last_error of this thread and returns status: for libraries built upon this
-// one, so that their callers have one place to look. sentence may be tsr_last_error() itself; NULL
-// is "".
+// Sets the sentence of this thread's tsr_last_error and returns status, so that libraries built on this one report
+// errors in the same place. sentence may be tsr_last_error() itself; NULL is "".
 TSR_API tsr_status tsr_fail(tsr_status status, const char *sentence);
 
 // ---- Data types -------------------------------------------------------------------------------
 
-// bf16 and f16 are bits in a uint16_t, fp8 in a uint8_t: tsr_cast and tsr_store make them of numbers.
+// A bf16 or f16 element is the bits of a uint16_t, an fp8 one those of a uint8_t; tsr_cast and tsr_store make them.
 typedef enum tsr_dtype {
     TSR_DTYPE_NONE = 0, // an absent tensor
-    TSR_F64, // by the "reference" variants only (tsr_cast: by all), which a call on these takes by itself
+    TSR_F64, // only "reference" takes it, and a call with f64 tensors selects it by itself; tsr_cast: all variants
     TSR_F32,
     TSR_BF16,
     TSR_F16,
@@ -72,9 +70,9 @@ TSR_API tsr_dtype
 tsr_dtype_from_name(const char *name); // also "float32", "bfloat16"; NONE if unknown
 TSR_API size_t tsr_dtype_bytes(tsr_dtype dtype);
 
-// Scalar conversions, round to nearest even. To fp8 they saturate: beyond the largest value gives
-// the largest value, infinities too; NaN stays NaN with its sign. To i32 they saturate, NaN gives
-// 0. Index is in elements. Of any rounding mode, FTZ or DAZ; no flag is raised.
+// Scalar conversions, round to nearest even. fp8 saturates: numbers beyond the largest value, and infinities, become
+// the largest value; NaN stays NaN with its sign. i32 saturates, and NaN becomes 0. index counts elements. The caller's
+// rounding mode, FTZ and DAZ have no effect, and no flag is raised.
 TSR_API double tsr_load(tsr_dtype dtype, const void *data, int64_t index);
 TSR_API void tsr_store(tsr_dtype dtype, void *data, int64_t index, double value);
 
@@ -91,11 +89,11 @@ typedef struct tsr_device {
 
 #define TSR_MAX_DIMS 5
 
-// A borrowed view: the library never owns, frees or keeps it past the call. Strides count elements
-// and may exceed 2^31; from its first element to its last a tensor spans at most 2^48. A tensor of
-// dtype TSR_DTYPE_NONE ({0}) is absent; a tensor with a zero in its shape is empty and may have
-// NULL data and any strides, as a dimension of one element may have any stride: negative, huge or 0,
-// whatever a call says of its strides. Data must be aligned to its element size, no more.
+// A borrowed view: the library never owns or frees it, nor keeps it past the call. Strides count elements and may
+// exceed 2^31; a tensor spans at most 2^48 elements from its first to its last. A tensor of dtype TSR_DTYPE_NONE ({0})
+// is absent. A tensor with a zero in its shape is empty and may have NULL data and any strides. A dimension of one
+// element may have any stride (negative, huge or 0), whatever a call says about strides. Data must be aligned to its
+// element size, no more.
 typedef struct tsr_tensor {
     void *data;
     tsr_dtype dtype;
@@ -105,9 +103,8 @@ typedef struct tsr_tensor {
     int64_t stride[TSR_MAX_DIMS];
 } tsr_tensor;
 
-// A row-major tensor on the CPU; for memory of a GPU set .device in the result. ndim from 0 to
-// TSR_MAX_DIMS; any other gives an absent tensor. Only the address is taken, so data may be
-// uninitialised; gcc would warn without the attribute.
+// A row-major tensor on the CPU; for GPU memory set .device in the result. ndim is 0 to TSR_MAX_DIMS; any other
+// value gives an absent tensor. Only the address is used, so data may be uninitialised; the attribute tells gcc so.
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 11
 __attribute__((access(none, 1)))
 #endif
