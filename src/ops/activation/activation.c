@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activation: entries, checks, variants. See tessera/activation.h for the contract.
+// Activation: entries, checks, variants. The contract is in tessera/activation.h.
 #include "ops/activation/activation_problem.h"
 
 const char *tsr_activation_name(tsr_activation kind) {
@@ -9,19 +9,19 @@ const char *tsr_activation_name(tsr_activation kind) {
 }
 
 // ---- Variants ---------------------------------------------------------------------------------
-// To add one: a row here, its supports, plan and run; verify, bench and the tests find it.
+// To add one: a row here with its supports, plan and run. verify, bench and the tests find it.
 
 TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct activation_problem, y.dtype)
 
-// Rewriting what was just read needs no way around the cache: it is there already.
+// An output that is also an input is in the cache already, so it does not bypass the cache.
 static void plan_fused(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
     const struct activation_problem *p = problem;
     int64_t bytes = (int64_t)tsr_dtype_bytes(p->y.dtype);
     bool is_backward = p->dy.dtype != TSR_DTYPE_NONE;
     int64_t num_tensors = 2 + p->is_gated + is_backward * (1 + p->is_gated);
-    // Past the caches where the tensors together exceed them. In 16 bits on one thread, whose stores alone do not keep Intel's
-    // memory busy, later; two outputs in turns gain nothing on AMD.
+    // Non-temporal stores if all tensors together exceed the caches. Later for 16 bits on one thread, whose stores
+    // alone do not saturate Intel's memory. On AMD, two alternating outputs gain nothing.
     int64_t tensor = p->y.rows * p->y.cols * bytes, total = num_tensors * tensor;
     bool has_two_outputs = is_backward && p->is_gated;
     if (has_two_outputs) total = tsri_bytes_better_cached(limits, total);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// dx = dy act'(x) (up), and dup = dy act(x) where the call is gated: both in one pass, all of (rows, cols). dx and dup may each be
+// dx = dy act'(x) (up), and for gated calls dup = dy act(x), in one pass; all of (rows, cols). dx and dup may each be
 // an input.
 // Floor: x, dy (and up) read once, dx (and dup) written once: 6 bytes an element of bf16, 12 of f32, gated 10 and 20.
 // Limit: memory.
 // Figures: docs/kernels/elementwise.md.
 // The host defines
-//     DTYPE, IS_GATED: whether there is an up, 0 or 1
+//     DTYPE, IS_GATED: whether the call has up, 0 or 1
 #include "ops/activation/activation_params.h"
 #define UNIT GROUP
 #define AT_ONCE ACTIVATION_BACKWARD_AT_ONCE
@@ -41,7 +41,8 @@ DEVICE void backward_tile(const struct activation_params *p, long long tile, int
             widen_unit(up, up_raw[u], &spots[u], p->grid.cols, &p->up);
             EACH_ELEMENT(i) {
                 x[u][i] *= dy[i];
-                // |act'| exceeds 1, and the product so far must not overflow where the whole one does not.
+                // Halved first: |act'| may exceed 1, and the partial product must not overflow unless the whole product
+                // does.
                 grad[u][i] = dy[i] * (grad[u][i] * 0.5f) * up[i] * 2.0f;
             }
             store_unit(x[u], &spots[u], p->grid.cols, &p->dup);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activation on CPU threads: a task is a piece of the element grid, a pass is a parallel loop.
+// Activation on CPU threads: a task is a piece of the element grid; a pass is a parallel loop.
 #include "ops/activation/activation_problem.h"
 
 struct pass {
@@ -35,7 +35,7 @@ tsr_status activation_backward_run(tsr_context *ctx, const void *problem,
     return TSR_OK;
 }
 
-// The baselines: what a chain of element-wise operators does, each a sweep over the whole tensor.
+// The baselines work like a chain of element-wise operators: each sweeps over the whole tensor.
 
 tsr_status activation_unfused_run(tsr_context *ctx, const void *problem,
                                   const struct tsri_plan *plan, void *workspace) {
@@ -47,7 +47,7 @@ tsr_status activation_unfused_run(tsr_context *ctx, const void *problem,
     return TSR_OK;
 }
 
-// An output may be an input, so both are written last.
+// Both outputs are written last, because an output may be an input.
 tsr_status activation_unfused_backward_run(tsr_context *ctx, const void *problem,
                                            const struct tsri_plan *plan, void *workspace) {
     const struct activation_kernels *kernels = activation_kernels(tsr_context_isa(ctx));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The activations on CUDA: launches. One kernel for each pass, dtype and gating, which needs registers; the kind is a
-// branch that all threads take alike.
+// The launches of activation on CUDA. One kernel per pass, dtype and gating, because gating needs registers; the kind
+// is a branch that all threads take alike.
 #include "context/cuda_elements.h"
 #include "ops/activation/activation_params.h"
 #include "ops/activation/activation_problem.h"

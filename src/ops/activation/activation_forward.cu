@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = act(x), or act(x) up; all of (rows, cols). All loads of a thread come before its first store, and no other thread touches its
-// elements, so that y may be an input.
+// y = act(x), or act(x) up; all of (rows, cols). A thread loads everything before its first store, and no other thread
+// touches its elements, so y may be an input.
 // Floor: each input read once, y written once: 4 bytes an element of bf16, 8 of f32, gated 6 and 12.
 // Limit: memory; the second floor is instruction issue, about 30 instructions for a bf16 element at the rate of a copy.
 // Figures: docs/kernels/elementwise.md.
 // The host defines
-//     DTYPE, IS_GATED: whether there is an up, 0 or 1
+//     DTYPE, IS_GATED: whether the call has up, 0 or 1
 #include "ops/activation/activation_params.h"
 #define UNIT GROUP
 #define AT_ONCE ACTIVATION_FORWARD_AT_ONCE

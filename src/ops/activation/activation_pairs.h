@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spans of activations two vectors at a time (simd_pairs.h): smooth ones in 16 bits, and both gradients of gated ones.
+// Spans of activations, two vectors at a time (simd_pairs.h): smooth ones in 16 bits, and both gradients of gated ones.
 #ifndef TSRI_ACTIVATION_PAIRS_H
 #define TSRI_ACTIVATION_PAIRS_H
 
@@ -7,8 +7,8 @@
 #include "cpu/simd_activation.h"
 #include "cpu/simd_pairs.h"
 
-// dy act'(x) up, with a factor of 1/2 on the way, because |act'| exceeds 1 and the product so far
-// must not overflow where the whole one does not.
+// dy act'(x) up. A factor of 1/2 in between, because |act'| may exceed 1 and the partial product must not overflow
+// unless the whole product does.
 SIMD_INLINE vf chain(vf dy, vf grad, vf up) {
     return dy * (grad * vf_set1(0.5f)) * up * vf_set1(2.0f);
 }
@@ -29,7 +29,8 @@ SIMD_INLINE struct vf_pair values_of(tsr_dtype dtype, tsr_activation kind, bool 
     return (struct vf_pair){vf_activate_for(dtype, kind, x.a), vf_activate_for(dtype, kind, x.b)};
 }
 
-// out[i] = v factor[i], factor may be NULL: then halves of a last place go up, as a value lies halfway by chance only.
+// out[i] = v factor[i]. Without a factor (NULL), halfway cases are rounded up, because a value lies halfway only by
+// chance.
 SIMD_INLINE void put_pair(tsr_dtype dtype, char *out, int64_t i, struct vf_pair v,
                           const char *factor, bool is_streaming) {
     bool is_up = factor == NULL;
@@ -47,7 +48,7 @@ SIMD_INLINE void put_pair(tsr_dtype dtype, char *out, int64_t i, struct vf_pair 
         vf_store_pair(dtype, out, i, v);
 }
 
-// The same of the last n.
+// The same for the last n elements.
 SIMD_INLINE void put_last(tsr_dtype dtype, char *out, int64_t i, struct vf_pair v,
                           const char *factor, int64_t n) {
     if (factor != NULL) {
@@ -59,7 +60,8 @@ SIMD_INLINE void put_last(tsr_dtype dtype, char *out, int64_t i, struct vf_pair 
     }
 }
 
-// out = act(x) factor, or act'(x) factor; factor may be NULL. Past the caches out starts on a line, or n is less than one.
+// out = act(x) factor, or act'(x) factor; factor may be NULL. With non-temporal stores, out starts on a cache line, or
+// n is less than a line.
 SIMD_INLINE void pass_over(tsr_dtype dtype, tsr_activation kind, bool is_grad, const char *x,
                            const char *factor, char *out, int64_t n, bool is_streaming,
                            bool is_fetching) {
@@ -93,11 +95,11 @@ SIMD_INLINE void one_pass(tsr_dtype dtype, tsr_activation kind, bool is_grad, co
         pass_over(dtype, kind, is_grad, x, factor, out, length, false, false);
 }
 
-// On AVX2 a smooth function and its rounding make so long a chain that too few vectors are in flight: a pass for each, over a
-// block in the first-level cache.
+// On AVX2, a smooth function and its rounding form a long dependency chain, and too few vectors are in flight. So each
+// gets its own pass over a block in the first-level cache.
 enum { BLOCK = 4096 };
 
-// The function's values, or its derivative's, in the order of vf_load_pair; the last pair whole.
+// Stores act(x) or act'(x) as floats in the order of vf_load_pair; the last pair is written whole.
 SIMD_INLINE void values_pass(tsr_dtype dtype, tsr_activation kind, bool is_grad, const char *x,
                              float *values, int64_t n, bool is_fetching) {
     for (int64_t i = 0; i < n; i += PAIR) {
@@ -109,7 +111,8 @@ SIMD_INLINE void values_pass(tsr_dtype dtype, tsr_activation kind, bool is_grad,
     }
 }
 
-// out = values factor, rounded as in pass_over. With is_streaming out starts on a line, or n is less than one.
+// out = values factor, rounded as in pass_over. With is_streaming, out starts on a cache line, or n is less than a
+// line.
 SIMD_INLINE void product_pass(tsr_dtype dtype, const float *values, const char *factor, char *out,
                               int64_t n, bool is_streaming) {
     bool is_fetching = is_streaming && factor != NULL && tsri_gains_from_far_lines();
@@ -124,7 +127,7 @@ SIMD_INLINE void product_pass(tsr_dtype dtype, const float *values, const char *
     put_last(dtype, out, i, v, factor, n - i);
 }
 
-// Not inlined: the constants of both passes together are more than there are registers.
+// Not inlined, because the registers cannot hold the constants of both passes together.
 #define PRODUCT_PASS(name, dtype)                                                                  \
     static __attribute__((noinline)) void name(const float *values, const char *factor, char *out, \
                                                int64_t n, bool is_streaming) {                     \
@@ -133,7 +136,7 @@ SIMD_INLINE void product_pass(tsr_dtype dtype, const float *values, const char *
 PRODUCT_PASS(product_pass_bf16, TSR_BF16)
 PRODUCT_PASS(product_pass_f16, TSR_F16)
 
-// Past the caches blocks but the first start on lines of out.
+// With non-temporal stores, every block but the first starts on a cache line of out.
 SIMD_INLINE void two_passes(tsr_dtype dtype, tsr_activation kind, bool is_grad, const char *x,
                             const char *factor, char *out, int64_t length, bool is_streaming) {
     enum { BYTES = 2 };
@@ -170,7 +173,7 @@ struct gradients {
     struct vf_pair dx, dup;
 };
 
-// n: of a whole pair PAIR.
+// n: PAIR for a whole pair.
 SIMD_INLINE struct gradients gated_gradients(tsr_dtype dtype, tsr_activation kind,
                                              const struct gated *g, int64_t i, int64_t n) {
 #define LOAD(base)                                                                                 \
@@ -197,7 +200,8 @@ SIMD_INLINE void gated_pair(tsr_dtype dtype, tsr_activation kind, const struct g
     vf_store_pair(dtype, g->dup, i, out.dup);
 }
 
-// Past the caches a whole line of one output, then one of the other: of lines that fill by turns AMD's cores write parts.
+// With non-temporal stores, writes a whole line of one output, then one of the other: AMD's cores write partial lines
+// if two lines fill alternately.
 SIMD_INLINE void gated_lines(tsr_dtype dtype, tsr_activation kind, const struct gated *g, int64_t i,
                              bool is_fetching) {
     const int bytes = dtype == TSR_F32 ? 4 : 2, pairs = PAIR * bytes < 64 ? 2 : 1;
@@ -212,13 +216,13 @@ SIMD_INLINE void gated_lines(tsr_dtype dtype, tsr_activation kind, const struct 
     for (int k = 0; k < pairs; k++) vf_stream_pair(dtype, g->dup, i + k * PAIR, out[k].dup);
 }
 
-// Both gradients of gated activations, two vectors at a time.
+// Both gradients of a gated activation, two vectors at a time.
 SIMD_INLINE void gated_span(tsr_dtype dtype, tsr_activation kind, const struct gated *g,
                             int64_t length, bool is_streaming) {
     const int bytes = dtype == TSR_F32 ? 4 : 2, pairs = PAIR * bytes < 64 ? 2 : 1;
     uintptr_t past = (uintptr_t)g->dx % 64;
     int64_t i = 0;
-    if (is_streaming && past == (uintptr_t)g->dup % 64) { // both outputs lie alike in their lines
+    if (is_streaming && past == (uintptr_t)g->dup % 64) { // same position within a line
         int64_t head = past == 0 ? 0 : (int64_t)(64 - past) / bytes;
         bool is_fetching = tsri_gains_from_far_lines();
         if (head > length) head = length;

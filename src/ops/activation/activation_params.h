@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CUDA kernels of the activations get, by value. Read by both compilers: no headers of the library's.
+// The parameters of activation's CUDA kernels, passed by value. Both compilers read this file: no library headers.
 #ifndef TSRI_ACTIVATION_PARAMS_H
 #define TSRI_ACTIVATION_PARAMS_H
 
 #include "cuda/device/elements_params.h"
 
-enum { ACTIVATION_FORWARD_AT_ONCE = 2, ACTIVATION_BACKWARD_AT_ONCE = 2 }; // units of a thread
+enum { ACTIVATION_FORWARD_AT_ONCE = 2, ACTIVATION_BACKWARD_AT_ONCE = 2 }; // units per thread
 
-// Forward: y = act(x) (up). Backward: y is dx. up and dup are those of a gated call.
+// Forward: y = act(x) (up). Backward: y is dx. up and dup exist in gated calls only.
 struct activation_params {
     struct elements_grid grid;
     struct elements_view x, up, dy, y, dup;

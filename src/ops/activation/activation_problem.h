@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activation between its rooms: the problem that the entry makes, and the kernels of one ISA.
+// Shared by the files of activation: the problem that the entry makes, and the kernels of one ISA.
 #ifndef TSRI_ACTIVATION_PROBLEM_H
 #define TSRI_ACTIVATION_PROBLEM_H
 
@@ -8,16 +8,16 @@
 #include "context/elements.h"
 #include "cpu/cpu_isa.h"
 
-// Forward: y = act(x) (up). Backward: y is dx. All views (rows, cols), one dtype; contiguous ones
-// are one row. up and dup have no dtype where the call is not gated, dy none in forward.
+// Forward: y = act(x) (up). Backward: y is dx. All views are (rows, cols) and have one dtype; contiguous ones are one
+// row. up and dup have no dtype unless the call is gated, dy has none in forward.
 struct activation_problem {
     struct tsri_rows x, up, dy, y, dup;
     tsr_activation kind;
-    bool is_gated, is_in_place; // in place: an output is an input
+    bool is_gated, is_in_place; // is_in_place: an output is an input
 };
 
-// One piece of one pass. scratch: the unfused passes' (rows, cols) floats of act(x), in backward of
-// act'(x) and then of act(x).
+// One piece of one pass. scratch: (rows, cols) floats of the unfused passes; act(x) in forward, act'(x) and then act(x)
+// in backward.
 typedef void activation_kernel(const struct activation_problem *problem,
                                const struct tsri_piece *piece, float *scratch, bool is_streaming);
 

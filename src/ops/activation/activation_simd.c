@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activations forward and backward, y = act(x) (up), dx = dy act'(x) (up), dup = dy act(x), of (rows, cols), compiled once per
-// instruction set. All of a vector's inputs are loaded before any output is stored, so that an output may be an input. dtype, kind
-// and gating are constants inside the loops.
+// Activations forward and backward, y = act(x) (up), dx = dy act'(x) (up), dup = dy act(x), of (rows, cols), compiled
+// once per instruction set. All inputs of a vector are loaded before any output is stored, so an output may be an
+// input. dtype, kind and gating are constants inside the loops.
 // Floor: inputs read once, outputs written once: in f32 8 bytes an element forward and 12 backward, gated 12 and 20, half of that
 // in 16 bits.
 // Limit: memory; on one core, with 16-bit tensors, the arithmetic of GELU and SiLU.
@@ -29,7 +29,7 @@ SIMD_INLINE void act_span(tsr_dtype dtype, tsr_activation kind, bool is_grad, co
 #undef STEP
 }
 
-// out = a b (c), rounded to out_dtype. With is_chain, through chain().
+// out = a b (c), rounded to out_dtype. With is_chain, computed by chain().
 SIMD_INLINE void product_span(tsr_dtype dtype, const float *a, const void *b, const void *c,
                               tsr_dtype out_dtype, void *out, int64_t length, bool is_streaming) {
 #define STEP(access, i, n)                                                                         \
@@ -86,7 +86,7 @@ SIMD_INLINE void backward_span(tsr_dtype dtype, tsr_activation kind, bool is_gat
 }
 
 // ---- Unfused passes ---------------------------------------------------------------------------
-// first and second: the scratch of act(x) or act'(x), and in backward of act(x).
+// first and second: scratch with act(x) or act'(x), and in backward act(x).
 
 SIMD_INLINE float *scratch_at(const struct activation_problem *p, float *scratch, int copy,
                               int64_t row, int64_t col) {
@@ -99,7 +99,7 @@ SIMD_INLINE float *scratch_at(const struct activation_problem *p, float *scratch
     const struct activation_problem *p, const struct tsri_piece *piece, float *scratch,            \
         bool is_streaming
 
-// A kernel from a statement on (dtype, row), with the dtype a constant.
+// Defines a kernel by a statement on (dtype, row), with dtype a constant.
 #define BY_DTYPE(name, statement)                                                                  \
     SIMD_INLINE void name##_as(tsr_dtype dtype, KERNEL_ARGUMENTS) {                                \
         int64_t col = piece->first_col, length = piece->last_col - col;                            \
@@ -115,7 +115,7 @@ SIMD_INLINE float *scratch_at(const struct activation_problem *p, float *scratch
         if (is_streaming) vf_stream_fence();                                                       \
     }
 
-// The same for a constant kind and gating.
+// The same for each kind and gating, as constants.
 #define BY_KIND(name, CALL)                                                                        \
     BY_DTYPE(name##_none, CALL(TSR_ACTIVATION_NONE))                                               \
     BY_DTYPE(name##_gelu, CALL(TSR_ACTIVATION_GELU))                                               \

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW: entry, checks, variants, threads. See tessera/adamw.h for the contract.
+// AdamW: entry, checks, variants, threads. The contract is in tessera/adamw.h.
 #include <float.h>
 #include <math.h>
 
@@ -34,7 +34,7 @@ static tsr_status adamw_fused_run(tsr_context *ctx, const void *problem,
     return TSR_OK;
 }
 
-// The baseline: what a chain of element-wise operators does, each a sweep over the whole tensor.
+// The baseline works like a chain of element-wise operators: each sweeps over the whole tensor.
 static tsr_status adamw_unfused_run(tsr_context *ctx, const void *problem,
                                     const struct tsri_plan *plan, void *workspace) {
     const struct adamw_kernels *kernels = adamw_kernels(tsr_context_isa(ctx));
@@ -48,19 +48,19 @@ static tsr_status adamw_unfused_run(tsr_context *ctx, const void *problem,
 }
 
 // ---- Variants ---------------------------------------------------------------------------------
-// To add one: a row here, its supports, plan and run; verify, bench and the tests find it.
+// To add one: a row here with its supports, plan and run. verify, bench and the tests find it.
 
 TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct adamw_problem, param.dtype)
 
-// What is read before it is written is in the cache anyway; only a param beside a master is
-// not read.
+// A tensor that is read before it is written is in the cache anyway. Only a param with a master is not read.
 static void plan_fused(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
     const struct adamw_problem *p = problem;
     int64_t param_bytes = (int64_t)tsr_dtype_bytes(p->param.dtype);
     int64_t grad_bytes = (int64_t)tsr_dtype_bytes(p->grad.dtype);
     int64_t bytes = grad_bytes + 16 + (p->has_master ? 8 + param_bytes : 2 * param_bytes);
-    // Far more than the caches hold, lines are fetched far ahead; beside a master a large param goes past them.
+    // Streams if the tensors are much larger than the caches (lines are then prefetched far ahead), or, with a master,
+    // if param is large (then with non-temporal stores).
     int64_t elements = p->m.rows * p->m.cols;
     plan->is_streaming =
         tsri_should_stream(limits, p->has_master ? elements * param_bytes : elements * bytes / 4);
@@ -92,8 +92,8 @@ const struct tsri_op tsri_adamw_step_op = {"adamw_step", variants, TSRI_COUNT(va
 
 static const char op[] = "adamw_step";
 
-// The step is in fp32: what overflows there, or comes to 0 or to a subnormal number of few digits,
-// would be another number. 0 is meant as it is.
+// The step is computed in fp32. A scalar that overflows there, or becomes 0 or a subnormal number with few digits,
+// would be a different number. 0 itself is allowed.
 static tsr_status check_range(const char *field, double value, bool is_f64) {
     double size = fabs(value);
     if (!isfinite(value))
@@ -130,7 +130,7 @@ static tsr_status check_scalars(const tsr_adamw_step_args *args) {
     return TSR_OK;
 }
 
-// m, v or master: param's shape, f32 (f64 for the oracle).
+// m, v or master: the shape of param, f32 (f64 for the oracle).
 static tsr_status check_state(const char *field, tsr_tensor *t, const tsr_tensor *param,
                               struct tsri_rows *view) {
     TSRI_TRY(tsri_check_rows(op, field, t, TSRI_OUT, view));
@@ -163,7 +163,7 @@ static tsr_status check_tensors(tsr_adamw_step_args *args, struct adamw_problem 
     return TSR_OK;
 }
 
-// What the scalars make together. A decay too small for f32 changes no parameter.
+// Checks the combined scalars. A decay too small for f32 changes no parameter.
 static tsr_status check_derived(const tsr_adamw_step_args *args, const struct adamw_problem *p) {
     double largest = args->param.dtype == TSR_F64 ? DBL_MAX : (double)FLT_MAX;
     if (!(fabs(p->rate) <= largest))
@@ -177,7 +177,7 @@ static tsr_status check_derived(const tsr_adamw_step_args *args, const struct ad
     return TSR_OK;
 }
 
-// 1 - beta^step without the cancellation; 1 for beta = 0.
+// 1 - beta^step without cancellation; 1 for beta = 0.
 static double correction(double beta, int64_t step) { return -expm1((double)step * log(beta)); }
 
 static tsr_status check(const tsr_context *ctx, const tsr_adamw_step_args *given,

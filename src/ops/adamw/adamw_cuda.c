@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW on CUDA: the launch of one kernel for each dtype of param.
+// The launch of AdamW on CUDA: one kernel per dtype of param.
 #include "context/cuda_elements.h"
 #include "ops/adamw/adamw_params.h"
 #include "ops/adamw/adamw_problem.h"

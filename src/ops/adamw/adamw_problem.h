@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW between its rooms: the problem that the entry makes, and the kernels of one ISA.
+// Shared by the files of AdamW: the problem that the entry makes, and the kernels of one ISA.
 #ifndef TSRI_ADAMW_PROBLEM_H
 #define TSRI_ADAMW_PROBLEM_H
 
@@ -8,7 +8,7 @@
 #include "context/elements.h"
 #include "cpu/cpu_isa.h"
 
-// All views (rows, cols), or one row where all are contiguous; master has no dtype where absent.
+// All views are (rows, cols), or one row if all are contiguous; an absent master has no dtype.
 //   m = beta1 m + rest1 g, v = beta2 v + rest2 g^2, g = grad grad_scale,
 //   p = p - (rate m / (sqrt(v) root_factor + eps) + decay p)
 struct adamw_problem {
@@ -17,7 +17,7 @@ struct adamw_problem {
     double grad_scale, beta1, rest1, beta2, rest2, rate, root_factor, eps, decay;
 };
 
-// One piece of one pass. scratch: the unfused passes' two (rows, cols) arrays of floats.
+// One piece of one pass. scratch: two (rows, cols) arrays of floats for the unfused passes.
 typedef void adamw_kernel(const struct adamw_problem *problem, const struct tsri_piece *piece,
                           float *scratch, bool is_streaming);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The oracle: the formula of tessera/adamw.h in double, one element after the other.
+// The oracle: the formula of tessera/adamw.h in double, element by element.
 #include <math.h>
 
 #include "core/core_dtype.h"

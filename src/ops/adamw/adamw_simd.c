@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One step of AdamW on param, grad, m, v and perhaps master, all of (rows, cols), compiled once per instruction set. dtypes and the
-// presence of a master are constants inside the loops.
+// One step of AdamW on param, grad, m, v and perhaps master, all of (rows, cols), compiled once per instruction set.
+// The dtypes and the presence of a master are constants inside the loops.
 // Floor: each tensor read once and, but for grad, written once: 28 bytes an element in f32, 22 with bf16 param and grad, 28 of
 // those with a master.
 // Limit: memory; a square root and a division a vector hide behind it.
@@ -24,7 +24,7 @@ SIMD_INLINE struct coefficients coefficients_of(const struct adamw_problem *p) {
         vf_set1((float)p->root_factor), vf_set1((float)p->eps),   vf_set1((float)p->decay)};
 }
 
-// rest2 g^2 in an order that overflows only where the product does.
+// rest2 g^2, in an order that overflows only if the product does.
 SIMD_INLINE vf next_v(const struct coefficients *k, vf v, vf g) {
     return vf_fma(k->beta2, v, (k->rest2 * g) * g);
 }
@@ -34,12 +34,12 @@ SIMD_INLINE vf next_m(const struct coefficients *k, vf m, vf g) {
 SIMD_INLINE vf root(const struct coefficients *k, vf v) {
     return vf_fma(vf_sqrt(v), k->root_factor, k->eps);
 }
-// One rounding of the difference.
+// The difference is rounded once.
 SIMD_INLINE vf next_p(const struct coefficients *k, vf p, vf quotient) {
     return p - vf_fma(k->decay, p, quotient);
 }
 
-// Of 16-bit elements the line of every second vector is fetched twice, which costs less than to tell them apart.
+// With 16-bit elements, every second fetch repeats a line, which costs less than a test.
 SIMD_INLINE void fetch_far(const void *x) { __builtin_prefetch(simd_far_line((uintptr_t)x), 0, 2); }
 
 // ---- Fused ------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ SIMD_INLINE void step_span(tsr_dtype dtype, tsr_dtype grad_dtype, bool has_maste
     float *m = at(TSR_F32, &problem->m, row, col), *v = at(TSR_F32, &problem->v, row, col);
     float *master = has_master ? at(TSR_F32, &problem->master, row, col) : NULL;
     bool is_fetching = is_streaming && tsri_gains_from_far_lines();
-    // Only param beside a master may go past the caches: the others were just read.
+    // Only a param with a master may use non-temporal stores: the other outputs were just read.
 #define STEP(access, i, n)                                                                         \
     do {                                                                                           \
         enum simd_access plain = access == SIMD_PART ? SIMD_PART : SIMD_WHOLE;                     \
@@ -79,7 +79,7 @@ SIMD_INLINE void step_span(tsr_dtype dtype, tsr_dtype grad_dtype, bool has_maste
 }
 
 // ---- Unfused passes ---------------------------------------------------------------------------
-// Scratch 0: g, later the quotient; scratch 1: the root.
+// Scratch 0: g, later the quotient; scratch 1: the square root.
 
 SIMD_INLINE float *scratch_at(const struct adamw_problem *p, float *scratch, int copy, int64_t row,
                               int64_t col) {
@@ -137,7 +137,7 @@ SIMD_INLINE void update_span(tsr_dtype dtype, bool has_master, const struct adam
 #define KERNEL_ARGUMENTS                                                                           \
     const struct adamw_problem *p, const struct tsri_piece *piece, float *scratch, bool is_streaming
 
-// A kernel from a statement on row, col and length.
+// Defines a kernel by a statement on row, col and length.
 #define KERNEL(name, statement)                                                                    \
     static void name(KERNEL_ARGUMENTS) {                                                           \
         int64_t col = piece->first_col, length = piece->last_col - col;                            \

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// One step of AdamW on param, grad, m, v and perhaps master, all of (rows, cols). Units are four elements, 16 bytes of the fp32
-// state.
+// One step of AdamW on param, grad, m, v and perhaps master, all of (rows, cols). A unit is four elements, 16 bytes of
+// fp32 state.
 // Floor: each tensor read once and, but for grad, written once: 28 bytes an element in f32, 22 with bf16 param and grad, 28 of
 // those with a master.
 // Limit: memory; root and division, rounded right, hide behind it.
 // Figures: docs/kernels/elementwise.md.
 // The host defines
-//     DTYPE: of param; that of grad, and whether there is a master, are branches that all threads take alike
+//     DTYPE: the dtype of param. The dtype of grad and the presence of a master are branches that all threads take alike
 #include "ops/adamw/adamw_params.h"
 #define UNIT ADAMW_UNIT
 #define AT_ONCE ADAMW_AT_ONCE
 #include "cuda/device/elements.cuh"
 
-// Four elements of DTYPE or fp32, as they lie in memory.
+// Four raw elements of DTYPE or fp32.
 DEVICE uint4 fetch_four(const struct spot *s, const struct elements_view *view, int is_f32) {
     uint4 raw = make_uint4(0, 0, 0, 0);
     if (!s->is_whole) return raw;
@@ -85,10 +85,10 @@ extern "C" __global__ void __launch_bounds__(ELEMENTS_THREADS)
             EACH_ELEMENT(i) {
                 float scaled = g[i] * p.grad_scale;
                 m[i] = p.beta1 * m[i] + p.rest1 * scaled;
-                // In an order that overflows only where the product does.
+                // In an order that overflows only if the product does.
                 v[i] = p.beta2 * v[i] + (p.rest2 * scaled) * scaled;
                 float quotient = p.rate * m[i] / (sqrtf(v[i]) * p.root_factor + p.eps);
-                x[i] -= p.decay * x[i] + quotient; // one rounding of the difference
+                x[i] -= p.decay * x[i] + quotient; // rounded once
             }
             store_four(m, s, cols, &p.m, 1);
             store_four(v, s, cols, &p.v, 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cast: entry, checks, variants, threads. See tessera/cast.h for the contract.
+// Cast: entry, checks, variants, threads. The contract is in tessera/cast.h.
 #include "ops/cast/cast_problem.h"
 
 // ---- Threads: a task is a piece of the element grid ---------------------------------------------
@@ -29,7 +29,7 @@ static tsr_status cast_simd_run(tsr_context *ctx, const void *problem, const str
 }
 
 // ---- Variants ---------------------------------------------------------------------------------
-// To add one: a row here, its supports, plan and run; verify, bench and the tests find it.
+// To add one: a row here with its supports, plan and run. verify, bench and the tests find it.
 
 static void plan_simd(const void *problem, const struct tsri_limits *limits,
                       struct tsri_plan *plan) {
@@ -40,7 +40,7 @@ static void plan_simd(const void *problem, const struct tsri_limits *limits,
     int64_t written = elements * y_bytes, total = elements * (x_bytes + y_bytes);
     if (!tsri_is_slow_past_caches(limits))
         plan->is_streaming = tsri_should_stream_beside(limits, written, total);
-    else // several threads write faster through the caches: what is wider than what was read, later
+    else // several threads write faster through the caches; a y wider than x streams later
         plan->is_streaming =
             tsri_should_stream_rows(limits, y_bytes > x_bytes ? written / 2 : total, &p->y);
     plan->is_streaming &= !p->is_in_place;

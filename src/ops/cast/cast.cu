@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = x (scale), of (rows, cols), from any float format to any. A thread moves units of as many elements as 16 bytes of the wider
-// format hold, so that both accesses are coalesced; formats are branches that all threads take alike. Between the formats lies
-// fp32, or f64 where one of them is that.
+// y = x (scale), of (rows, cols), between any two float formats. A unit holds as many elements as 16 bytes of the wider
+// format, so that both accesses are coalesced; formats are branches that all threads take alike. The intermediate
+// format is fp32, or f64 if one of the two formats is f64.
 // Floor: x read once, y written once.
 // Limit: memory; with 8 bits on one side instruction issue is the second floor.
 // Figures: docs/kernels/elementwise.md.
 // The host defines
-//     UNIT: 8 where both formats have 16 bits or less, 4 with f32, 2 with f64
+//     UNIT: 8 if both formats have 16 bits or less, 4 with f32, 2 with f64
 #include "ops/cast/cast_params.h"
-#define DTYPE 2 // of what lies between; numbers.cuh wants one
+#define DTYPE 2 // of the intermediate format; numbers.cuh needs one
 #define AT_ONCE CAST_AT_ONCE
 #include "cuda/device/elements.cuh"
 #include "cuda/device/fp8.cuh"
@@ -30,7 +30,7 @@ DEVICE int bytes_of(int dtype) {
     return dtype == F64 ? 8 : dtype == F32 ? 4 : dtype == BF16 || dtype == F16 ? 2 : 1;
 }
 
-// ---- NaN keeps its sign, which instructions take away --------------------------------------------
+// ---- NaN keeps its sign, which the conversion instructions would drop ---------------------------------
 
 DEVICE float with_sign(float x, unsigned sign) {
     return __uint_as_float(__float_as_uint(x) | (sign & 0x80000000u));
@@ -40,7 +40,7 @@ DEVICE unsigned sign_of(float x) { return __float_as_uint(x); }
 DEVICE float signed_f16(unsigned bits) { return with_sign(float_of_f16(bits), bits << 16); }
 DEVICE number scaled(number x, float scale) { return x != x ? x : x * scale; }
 
-// ---- Between number and what is narrower ---------------------------------------------------------
+// ---- Between the intermediate number and narrower formats ---------------------------------------------
 
 #if UNIT == 2
 #define NUMBER(x) widen_f32(x)
@@ -50,7 +50,7 @@ DEVICE double widen_f32(float x) {
                             __double2loint((double)x));
 }
 DEVICE float float_of(double x) { return with_sign((float)x, sign_of(x)); }
-// Rounded to odd, so that the second rounding is right: towards 0, and the last bit set where something is lost.
+// Rounds to odd, so that the second rounding is correct: towards 0, with the last bit set if anything is lost.
 DEVICE float odd_float_of(double x) {
     float nearest = float_of(x);
     double back = nearest;
@@ -191,7 +191,7 @@ DEVICE void store_number(void *data, long long at, number x, int to) {
         ((unsigned char *)data)[at] = (unsigned char)pair_of(x, 0, to);
 }
 
-// Two at once.
+// Two elements at a time.
 DEVICE void cast_elements(const struct cast_params *p, const struct spot *s) {
 #pragma unroll 1
     for (int first = 0; first < UNIT; first += 2) {

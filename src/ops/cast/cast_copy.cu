@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = x of one dtype, of (rows, cols): a copy of bits. Where x and y agree modulo 16 bytes an element is a byte, and 16 of them
-// move at once; else it is what the dtype has.
+// y = x of one dtype, of (rows, cols): copies bits. If x and y have the same address modulo 16, an element is a byte
+// and 16 of them move at once; else it is an element of the dtype.
 // Floor: x read once, y written once.
 // Limit: memory.
 // Figures: docs/kernels/elementwise.md.
 #include "ops/cast/cast_params.h"
-#define DTYPE 2 // of no element here; numbers.cuh wants one
+#define DTYPE 2 // no element has it; numbers.cuh needs one
 #define UNIT CAST_COPY_UNIT
 #define AT_ONCE CAST_COPY_AT_ONCE
 #include "cuda/device/elements.cuh"
 
-// An element of p.from bytes.
+// Loads an element of p.from bytes.
 DEVICE unsigned long long load_bits(const void *data, long long at, int bytes) {
     switch (bytes) {
     case 1: return ((const unsigned char *)data)[at];

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cast on CUDA: launches. Three kernels for all pairs of formats, by the wider of the two, and one for copies.
+// The launches of cast on CUDA: three kernels serve all pairs of formats, chosen by the wider format, and one kernel
+// copies.
 #include "context/cuda_elements.h"
 #include "ops/cast/cast_params.h"
 #include "ops/cast/cast_problem.h"
@@ -28,7 +29,7 @@ static struct tsri_rows bytes_of(const struct tsri_rows *t) {
     return (struct tsri_rows){t->data, TSR_E4M3, t->rows, t->cols * bytes, t->stride * bytes};
 }
 
-// As bytes where both agree modulo 16, else as elements.
+// Copies bytes if both addresses agree modulo 16, else elements.
 static tsr_status copy(tsr_context *ctx, const struct cast_problem *p) {
     struct tsri_rows x = bytes_of(&p->x), y = bytes_of(&p->y);
     const struct tsri_rows *const bytes[] = {&y, &x}, *const elements[] = {&p->y, &p->x};

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CUDA kernels of cast get, by value. Read by both compilers: no headers of the library's.
+// The parameters of cast's CUDA kernels, passed by value. Both compilers read this file: no library headers.
 #ifndef TSRI_CAST_PARAMS_H
 #define TSRI_CAST_PARAMS_H
 
 #include "cuda/device/elements_params.h"
 
-enum { CAST_AT_ONCE = 4, CAST_COPY_UNIT = 16, CAST_COPY_AT_ONCE = 4 }; // units of a thread; bytes
+enum { CAST_AT_ONCE = 4, CAST_COPY_UNIT = 16, CAST_COPY_AT_ONCE = 4 }; // units per thread; bytes
 
-// Blocks of a multiprocessor. For Blackwell the compiler wants more registers than four leave, and spilled up to 264 bytes.
+// Blocks per multiprocessor. For Blackwell, the compiler wants more registers than four blocks leave, and spilled up to
+// 264 bytes.
 #define CAST_BLOCKS (__CUDA_ARCH__ < 1000 ? 4 : 3)
 #define CAST_COPY_BLOCKS (__CUDA_ARCH__ < 1000 ? 4 : 2)
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cast between its rooms: the problem that the entry makes, and the kernels of one ISA.
+// Shared by the files of cast: the problem that the entry makes, and the kernels of one ISA.
 #ifndef TSRI_CAST_PROBLEM_H
 #define TSRI_CAST_PROBLEM_H
 
@@ -8,10 +8,10 @@
 #include "context/elements.h"
 #include "cpu/cpu_isa.h"
 
-// x and y: (rows, cols), or one row where both are contiguous. is_copy: one dtype, no scale.
+// x and y are (rows, cols), or one row if both are contiguous. is_copy: same dtype, no scale.
 struct cast_problem {
     struct tsri_rows x, y;
-    float scale; // 1 without one
+    float scale; // 1 if the call has none
     bool has_scale, is_copy, is_in_place;
 };
 

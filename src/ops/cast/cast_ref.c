@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The oracle: the definition of tessera/cast.h through double, one element after the other. A
-// product of two floats is exact in double, so rounding it to float is the fp32 product.
+// The oracle: the definition of tessera/cast.h in double, element by element. A product of two floats is exact in
+// double, so rounding it to float gives the fp32 product.
 #include <string.h>
 
 #include "core/core_dtype.h"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = x (scale), of (rows, cols), from any float format to any, compiled once per instruction set. Between f32, bf16 and f16 a
-// vector goes straight through registers, on AVX2 from and to fp8 as well. Whatever else has fp8 or f64 on one side goes through a
-// block of floats in the first-level cache, with one plain loop per format that the compiler makes vectors of: each pair then costs
+// y = x (scale), of (rows, cols), between any two float formats, compiled once per instruction set. Between f32, bf16
+// and f16 vectors stay in registers, on AVX2 also from and to fp8. Other pairs with fp8 or f64 go through a block of
+// floats in the first-level cache, with one plain loop per format that the compiler vectorizes. So each pair costs two
+// short loops, and six formats need twelve loops instead of thirty.
 // two short loops, and six formats need twelve loops, not thirty.
 // Floor: x read once, y written once.
 // Limit: memory, between f32, bf16 and f16.
@@ -25,7 +26,7 @@ SIMD_INLINE int64_t bytes_of(tsr_dtype dtype) {
 
 // ---- Among f32, bf16 and f16, and from fp8 ----------------------------------------------------
 
-// On AVX2 the compiler leaves the loops over fp8 below as they are: an element at a time.
+// On AVX2 the compiler does not vectorize the fp8 loops below.
 #if defined(TSRI_SIMD_AVX2)
 enum { HAS_FP8_VECTORS = 1 };
 #else
@@ -72,7 +73,7 @@ static void cast_vectors(tsr_dtype to, tsr_dtype from, const void *x, void *y, i
 // ---- To fp8 -----------------------------------------------------------------------------------
 
 #if defined(TSRI_SIMD_AVX2)
-// The codes of eight floats, one in each word: the arithmetic of core_fp8.h.
+// The codes of eight floats, one per word, with the arithmetic of core_fp8.h.
 SIMD_INLINE __m256i fp8_codes(tsr_dtype to, vf x) {
     const int mantissa_bits = to == TSR_E4M3 ? 3 : 2, bias = to == TSR_E4M3 ? 7 : 15;
     const int largest = to == TSR_E4M3 ? 0x43e00000 : 0x47600000, shift = 23 - mantissa_bits;
@@ -100,7 +101,7 @@ SIMD_INLINE uint8_t fp8_code(tsr_dtype to, float x) {
     return to == TSR_E4M3 ? tsri_e4m3_of_float(x) : tsri_e5m2_of_float(x);
 }
 
-// 32 elements at a time, a store of a whole register.
+// 32 elements at a time, so that a store fills a register.
 SIMD_INLINE void cast_to_fp8(tsr_dtype to, tsr_dtype from, const void *x, uint8_t *y,
                              int64_t length, float factor, bool is_streaming) {
     enum { STEP = 4 * VL };
@@ -155,7 +156,7 @@ static void narrow_e4m3(const float *block, uint8_t *y, int64_t n, float scale) 
 static void narrow_e5m2(const float *block, uint8_t *y, int64_t n, float scale) {
     for (int64_t i = 0; i < n; i++) y[i] = tsri_e5m2_of_float(block[i] * scale);
 }
-// Of a block of floats.
+// From a block of floats.
 static void cast_to_8_bits(tsr_dtype to, tsr_dtype from, const void *x, void *y, int64_t length,
                            float factor, bool is_streaming) {
     (void)from, (void)is_streaming;
@@ -193,7 +194,8 @@ static void narrow(tsr_dtype to, const float *block, void *y, int64_t n, float s
         cast_vectors(to, TSR_F32, block, y, n, scale, false);
 }
 
-// From f64 to what is narrower than fp32 by way of a float rounded to odd: one rounding in effect.
+// From f64 to formats narrower than fp32 through a float that is rounded to odd, so the value is in effect rounded
+// once.
 static void narrow_f64(tsr_dtype to, const double *x, void *y, int64_t n, double scale) {
     float block[BLOCK], *out = y;
     double *wide = y;
@@ -252,7 +254,7 @@ static bool is_vector_dtype(tsr_dtype dtype) {
 static void cast(const struct cast_problem *p, const struct tsri_piece *piece, bool is_streaming) {
     tsr_dtype from = p->x.dtype, to = p->y.dtype;
     int64_t length = piece->last_col - piece->first_col;
-    bool is_streaming_copy = is_streaming && VL > 1; // a float may not hold any bits elsewhere
+    bool is_streaming_copy = is_streaming && VL > 1; // scalar floats may lose bits
     for (int64_t row = piece->first_row; row < piece->last_row; row++) {
         const char *x = p->x.data + (row * p->x.stride + piece->first_col) * bytes_of(from);
         char *y = p->y.data + (row * p->y.stride + piece->first_col) * bytes_of(to);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cross-entropy: entries, checks, variants. See tessera/cross_entropy.h for the contract.
+// Cross-entropy: entries, checks, variants. The contract is in tessera/cross_entropy.h.
 #include <tessera/cross_entropy.h>
 
 #include "ops/cross_entropy/cross_entropy_problem.h"
 
 // ---- Variants ---------------------------------------------------------------------------------
-// To add one: a row here, its supports, plan and run; verify, bench and the tests find it.
+// To add one: a row here with its supports, plan and run. verify, bench and the tests find it.
 
 TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct cross_entropy_problem, logits.dtype)
 
@@ -19,7 +19,7 @@ static void plan_forward(const void *problem, const struct tsri_limits *limits,
     tsri_plan_rows(plan, limits, p->logits.rows, row_bytes(p));
 }
 
-// Larger than the caches: lines are fetched far ahead.
+// If the logits are larger than the caches, lines are prefetched far ahead.
 static void plan_fused_forward(const void *problem, const struct tsri_limits *limits,
                                struct tsri_plan *plan) {
     const struct cross_entropy_problem *p = problem;
@@ -27,14 +27,15 @@ static void plan_fused_forward(const void *problem, const struct tsri_limits *li
     plan->is_streaming = tsri_should_stream(limits, 2 * p->logits.rows * row_bytes(p));
 }
 
-// In place the lines are in cache already: past it they would only be evicted.
+// In place, the lines are in the cache already; non-temporal stores would only evict them.
 static void plan_backward(const void *problem, const struct tsri_limits *limits,
                           struct tsri_plan *plan) {
     const struct cross_entropy_problem *p = problem;
     tsri_plan_rows(plan, limits, p->logits.rows, 2 * row_bytes(p));
     int64_t bytes = p->logits.rows * row_bytes(p);
     if (tsri_is_slow_past_caches(limits)) {
-        // The target's element leaves by itself, through the caches: what several threads gain in f32 pays for it in long rows.
+        // The target's element is stored separately, through the caches. In f32 with several threads, the gain of
+        // streaming pays for that in long rows.
         enum { LONG_ROW = 32 << 10 };
         bool is_gaining =
             p->logits.dtype == TSR_F32 && limits->num_threads > 1 && row_bytes(p) >= LONG_ROW;

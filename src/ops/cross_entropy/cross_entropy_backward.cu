@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// dlogits = dloss (exp(logits - lse) - q), (rows, classes), from what cross_entropy_rows.cu gives of each row: element by element,
-// in place too.
+// dlogits = dloss (exp(logits - lse) - q), (rows, classes), from the values that cross_entropy_rows.cu computes for
+// each row: element by element, in place too.
 // Floor: logits read once, dlogits written once.
 // Limit: memory, and rows that do not begin at a multiple of 16 bytes.
 // Figures: docs/kernels/cross_entropy.md.
@@ -11,7 +11,7 @@
 #define AT_ONCE CROSS_ENTROPY_AT_ONCE
 #include "cuda/device/elements.cuh"
 
-// What the elements of a row share.
+// Values that the elements of a row share.
 struct row_facts {
     struct cross_entropy_row row;
     float rest;
@@ -43,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(ELEMENTS_THREADS)
             widen_unit(x, raw[u], &spots[u], p.grid.cols, &p.logits);
             EACH_ELEMENT(i)
             x[i] = fmaf(facts.row.factor, exp2_fast((x[i] - facts.row.shift) * LOG2_E), facts.rest);
-            // From the unit's first element to the target, which few units have.
+            // Distance from the unit's first element to the target; few units contain the target.
             long long ahead = facts.row.target - spots[u].col;
             if (ahead >= 0 && ahead <= (UNIT - 1) * spots[u].step) EACH_ELEMENT(i)
             if (ahead == i * spots[u].step) x[i] = facts.row.at_target;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cross-entropy on CPU threads: rows are independent, a task is a group of rows, a pass is a
-// parallel loop.
+// Cross-entropy on CPU threads: rows are independent, a task is a group of rows, a pass is a parallel loop.
 #include "ops/cross_entropy/cross_entropy_problem.h"
 
 struct pass {
@@ -37,8 +36,8 @@ tsr_status cross_entropy_fused_backward_run(tsr_context *ctx, const void *proble
     return TSR_OK;
 }
 
-// The baselines: what a chain of operators does (log-softmax, then the target's entry; and back),
-// each a sweep over the whole tensor.
+// The baselines work like a chain of operators (log-softmax, then the target's entry; and the reverse): each sweeps
+// over the whole tensor.
 
 tsr_status cross_entropy_unfused_run(tsr_context *ctx, const void *problem,
                                      const struct tsri_plan *plan, void *workspace) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cross-entropy on CUDA: plans and launches. Forward has a warp, or a block of one of three sizes, for each row.
+// Plans and launches of cross-entropy on CUDA. In forward, each row has a warp, or a block of one of three sizes.
 #include "context/cuda_elements.h"
 #include "context/cuda_rows.h"
 #include "ops/cross_entropy/cross_entropy_params.h"
@@ -26,8 +26,8 @@ void cross_entropy_cuda_plan(const void *problem, const struct tsri_limits *limi
                              struct tsri_plan *plan) {
     const struct cross_entropy_problem *p = problem;
     int64_t cols = p->logits.cols;
-    // Wide rows: four blocks of 256 fit on a multiprocessor, and fewer threads of a row wait for its last groups; where
-    // there are too few rows for that, more threads for each.
+    // Wide rows: four blocks of 256 threads fit on a multiprocessor, and fewer threads of a row wait for its last
+    // groups. With too few rows for that, a row gets more threads.
     int wide = p->logits.rows >= 3 * limits->num_sms ? WIDE : WIDEST;
     plan->block_m = cols <= NARROW_COLS ? WARP : cols <= MEDIUM_COLS ? MEDIUM : wide;
     plan->grain = tsri_cuda_block_threads(plan) / plan->block_m;
@@ -77,7 +77,8 @@ bool cross_entropy_cuda_forward_kernel(int index, int cuda_arch,
 
 // ---- Backward ---------------------------------------------------------------------------------
 
-// First what the elements of a row share, of which most rows' blocks read next to nothing; then the elements.
+// The first kernel computes the values that the elements of a row share (most rows' blocks read almost nothing for
+// that), the second the elements.
 void cross_entropy_cuda_plan_backward(const void *problem, const struct tsri_limits *limits,
                                       struct tsri_plan *plan) {
     const struct cross_entropy_problem *p = problem;

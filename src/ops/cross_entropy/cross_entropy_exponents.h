@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What cross-entropy's kernels for CPUs share: exponentials relative to a shift, sweeps of a block with them, and the gradient of
-// an element.
+// Shared by cross-entropy's CPU kernels: exponentials relative to a shift, sweeps of a block with them, and the
+// gradient of an element.
 #ifndef TSRI_CROSS_ENTROPY_EXPONENTS_H
 #define TSRI_CROSS_ENTROPY_EXPONENTS_H
 
@@ -9,10 +9,10 @@
 #include "cpu/simd_pairs.h"
 #include "ops/cross_entropy/cross_entropy_problem.h"
 
-// Lanes times accumulators share a block's sum: at most 128 terms follow one another in fp32.
+// A block's sum is spread over lanes times accumulators, so that at most 128 terms are added serially in fp32.
 enum { UNROLL = 4, BLOCK = VL == 1 ? 512 : 2048 };
 
-// One instantiation for each dtype, with the dtype a constant inside.
+// One instantiation per dtype, which is a constant inside.
 #define BY_DTYPE(name)                                                                             \
     static void name(const struct cross_entropy_problem *p, int64_t first, int64_t last,           \
                      float *scratch, bool is_streaming) {                                          \
@@ -25,29 +25,28 @@ enum { UNROLL = 4, BLOCK = VL == 1 ? 512 : 2048 };
     }
 
 // ---- Exponents --------------------------------------------------------------------------------
-// e^x = 2^(x L - c) e^(ln2 (c - x eta)), L the float next to log2 e and eta = L - log2 e. With c = m L
-// rounded to float, the exponent takes one FMA, whose rounding is all that differs between elements;
-// the second factor is put right in double once a row, with x ~ m for the elements that count.
+// e^x = 2^(x L - c) e^(ln2 (c - x eta)), where L is the float closest to log2 e and eta = L - log2 e. c = m L is
+// rounded to float, so the exponent takes one FMA, whose rounding is the only difference between elements. The second
+// factor is corrected in double once per row, with x ~ m for the elements that count.
 
 #define LN2 0.693147180559945309
 #define LOG2E_EXCESS ((double)SIMD_LOG2E - 1.44269504088896340736)
 
-// Beyond this the rounding of m L is no small power of two: such rows, and those of +inf, take x - m. So
-// does the scalar build, whose vf_fma may round twice.
+// From this magnitude on, the rounding of m L is too large: such rows, and those with +inf, use x - m. The scalar build
+// always does, because its vf_fma may round twice.
 static const float LARGEST_SHIFT = VL > 1 ? 1e6f : 0.0f;
 
 struct shift {
     vf log2e, minus_c, minus_m;
     float c, m;
-    bool is_plain; // x - m, then times L
+    bool is_plain; // uses x - m, then times L
 };
 
-// How a sweep forms its exponents: (x - m) L, x L - c, or x L as it is.
+// The exponent in a sweep: (x - m) L, x L - c, or x L.
 enum exponents { PLAIN, SHIFTED, UNSHIFTED };
 
 static inline struct shift shift_of(float m) {
-    struct shift s = {.m = m == -__builtin_inff() ? 0.0f
-                                                  : m}; // for a row of -inf: exponents of -inf
+    struct shift s = {.m = m == -__builtin_inff() ? 0.0f : m}; // -inf gives exponents of -inf
     s.is_plain = !(s.m < LARGEST_SHIFT && s.m > -LARGEST_SHIFT);
     s.c = s.is_plain ? 0 : s.m * SIMD_LOG2E;
     s.log2e = vf_set1(SIMD_LOG2E), s.minus_c = vf_set1(-s.c), s.minus_m = vf_set1(-s.m);
@@ -59,20 +58,20 @@ SIMD_INLINE vf exponent(const struct shift *s, vf x, bool is_plain) {
     return vf_fma(x, s->log2e, s->minus_c);
 }
 
-// ln of what a sum of 2^exponent lacks to a sum of e^x, where x ~ max counts most.
+// The logarithm of the ratio between a sum of e^x and the sum of 2^exponent, if terms with x ~ max dominate.
 static inline double shift_log(const struct shift *s, double max) {
     return s->is_plain ? (double)s->m : LN2 * ((double)s->c - max * LOG2E_EXCESS);
 }
 
 // ---- Sweeps over one block --------------------------------------------------------------------
 
-// What one sweep over a block gives.
+// The results of one sweep over a block.
 struct sums {
-    float exp, weighted; // weighted: of weight (x - m), for label smoothing
+    float exp, weighted; // weighted: sum of weight (x - m), for label smoothing
 };
 
-// With e not NULL the exponentials stay there. s may be NULL where there is neither a shift nor a mean. Prefetches AHEAD bytes
-// ahead.
+// Stores the exponentials in e unless it is NULL. s may be NULL if there is neither a shift nor a mean. Prefetches
+// AHEAD bytes ahead.
 SIMD_INLINE struct sums sweep_as(tsr_dtype dtype, const void *x, int64_t cols,
                                  const struct shift *s, enum exponents how, bool has_mean,
                                  float weight, float *e, bool is_fetching) {
@@ -137,9 +136,9 @@ SIMD_INLINE struct sums sweep_as(tsr_dtype dtype, const void *x, int64_t cols,
 
 // ---- Gradients --------------------------------------------------------------------------------
 
-// What a row's gradient is made of: dloss (p - q), p = scale e^(x - lse), q = `other` but at the target. Plain: factor (scale
-// 2^exponent - offset), with factor = dloss and offset = q. Else factor 2^exponent - offset, with factor = dloss scale
-// e^(shift_log - lse) and offset = dloss q.
+// The gradient of a row's elements: dloss (p - q) with p = scale e^(x - lse), and q = `other` except at the target.
+// Plain: factor (scale 2^exponent - offset) with factor = dloss and offset = q. Else: factor 2^exponent - offset with
+// factor = dloss scale e^(shift_log - lse) and offset = dloss q.
 struct gradient {
     struct shift shift;
     vf factor, scale, offset;
@@ -151,7 +150,7 @@ SIMD_INLINE void set_offset(struct gradient *g, float dloss, double q) {
     g->offset = vf_set1(g->is_plain ? (float)q : (float)offset);
 }
 
-// A NaN of theirs without low bits: those of 16-bit logits have none, and vf_store_pair wants none.
+// NaNs in lse and dloss get zero low bits, as vf_store_pair requires; NaNs from 16-bit logits have them already.
 SIMD_INLINE struct gradient gradient_with(float lse, double row_scale, float dloss, double q) {
     if (lse != lse) lse = __builtin_nanf("");
     if (dloss != dloss) dloss = __builtin_nanf("");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// loss and lse of rows of logits (rows, classes): lse = log sum exp, loss = lse - the target's logit, or with label smoothing. The
-// sums of a row's threads (cross_entropy_online.cuh) join in double. A target that is neither a class nor ignore_index gives NaN.
+// loss and lse of rows of logits (rows, classes): lse = log sum exp, loss = lse - target logit, perhaps with label
+// smoothing. The sums of a row's threads (cross_entropy_online.cuh) are combined in double. A target that is neither a
+// class nor ignore_index gives NaN.
 // Floor: logits read once, 8 bytes a row written.
 // Limit: reading memory.
 // Figures: docs/kernels/cross_entropy.md.
@@ -17,7 +18,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     long long step = (long long)gridDim.x * ROWS_PER_BLOCK;
     for (long long base = (long long)blockIdx.x * ROWS_PER_BLOCK; base < p.rows; base += step) {
         long long row = base + ROW_OF_BLOCK, at = row * p.logits_stride;
-        if (row >= p.rows) continue; // a warp of its own
+        if (row >= p.rows) continue; // such a row has its own warp
         int target = p.targets[row * p.targets_stride], is_ignored = target == p.ignore_index;
         if (is_ignored && p.lse == 0) {
             if (ROW_THREAD == 0) p.loss[row] = 0;

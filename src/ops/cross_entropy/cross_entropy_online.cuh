@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sum of a row's exponentials in one read, for rows of any width and place: each thread keeps a running maximum, the sum
-// relative to it and, for smoothed labels, that of the differences (arXiv:1805.02867).
+// The sum of a row's exponentials in one read, for rows of any width and address. Each thread keeps a running maximum,
+// the sum relative to it and, for smoothed labels, the sum of the differences (arXiv:1805.02867).
 #ifndef TSRI_CROSS_ENTROPY_ONLINE_CUH
 #define TSRI_CROSS_ENTROPY_ONLINE_CUH
 
@@ -10,7 +10,7 @@
 #define EACH_GROUP(v) _Pragma("unroll") for (int v = 0; v < AT_ONCE; v++)
 #define NOT_A_NUMBER __int_as_float(0x7fffffff)
 
-// sum of exp(x - max) and of x - max over `count` logits; relative to 0 where all of them are -inf.
+// The sums of exp(x - max) and of x - max over `count` logits; relative to 0 if all of them are -inf.
 struct online {
     float max, sum, spread;
     int count;
@@ -36,8 +36,8 @@ DEVICE void take(struct online *o, const float *x, int n, int is_smoothed) {
     o->count += n;
 }
 
-// A row may start anywhere: its elements before the first multiple of 16 bytes, groups, and the rest. Without column `but`, if
-// that is not negative.
+// A row may start at any address: first the elements before the next multiple of 16 bytes, then groups, then the rest.
+// Skips column `but` unless it is negative.
 DEVICE struct online take_row(const void *logits, long long at, int cols, int is_smoothed,
                               int but) {
     struct online o = {-INFINITE, 0, 0, 0};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cross-entropy between its rooms: the problem that the entries make, and the kernels of one ISA.
+// Shared by the files of cross-entropy: the problem that the entries make, and the kernels of one ISA.
 #ifndef TSRI_CROSS_ENTROPY_PROBLEM_H
 #define TSRI_CROSS_ENTROPY_PROBLEM_H
 
@@ -11,8 +11,8 @@ struct cross_entropy_problem {
     struct tsri_rows logits;  // (rows, vocab)
     struct tsri_rows dlogits; // backward
     struct tsri_indices targets;
-    void *loss;  // forward (rows), f32; f64 beside f64 logits, as the next two
-    void *lse;   // forward: out, may be NULL; backward: in
+    void *loss;  // forward (rows), f32; f64 with f64 logits, as are the next two
+    void *lse;   // forward: output, may be NULL; backward: input
     void *dloss; // backward
     int32_t ignore_index;
     double label_smoothing;
@@ -22,7 +22,7 @@ static inline bool cross_entropy_is_ignored(const struct cross_entropy_problem *
     return tsri_index_at(&p->targets, row) == p->ignore_index;
 }
 
-// Rows [first, last) of one pass. scratch is the unfused variants' (rows, vocab) floats.
+// Rows [first, last) of one pass. scratch: (rows, vocab) floats of the unfused variants.
 typedef void cross_entropy_kernel(const struct cross_entropy_problem *problem, int64_t first,
                                   int64_t last, float *scratch, bool is_streaming);
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The oracle: the definition of tessera/cross_entropy.h in double, one row after the other.
+// The oracle: the definition of tessera/cross_entropy.h in double, row by row.
 #include <math.h>
 
 #include "core/core_dtype.h"
 #include "ops/cross_entropy/cross_entropy_problem.h"
 
-// NaN where the row holds +inf or NaN; -inf where it holds nothing else than -inf.
+// NaN if the row contains +inf or NaN; -inf if it contains only -inf.
 static double logsumexp(const struct cross_entropy_problem *p, int64_t row) {
     const void *x = tsri_row(&p->logits, row);
     double max = -INFINITY, sum = 0;
@@ -44,8 +44,8 @@ tsr_status cross_entropy_reference_run(tsr_context *ctx, const void *problem,
     return TSR_OK;
 }
 
-// The row's maximum, and the sum of exponentials relative to it of all classes but the target: where that has nearly all
-// probability, p - 1 is what the others have.
+// The row's maximum, and the sum of the exponentials relative to it over all classes except the target. If the target
+// has nearly all probability, p - 1 is minus the share of the others.
 static double sum_others(const struct cross_entropy_problem *p, int64_t row, double *max) {
     const void *x = tsri_row(&p->logits, row);
     double sum = 0;
@@ -58,7 +58,7 @@ static double sum_others(const struct cross_entropy_problem *p, int64_t row, dou
     return sum;
 }
 
-// lse tells rows without a gradient from those without a number; its digits are the row's own.
+// lse only tells whether a row has no gradient or is NaN; its value is recomputed from the row.
 tsr_status cross_entropy_reference_backward_run(tsr_context *ctx, const void *problem,
                                                 const struct tsri_plan *plan, void *workspace) {
     (void)ctx, (void)plan, (void)workspace;

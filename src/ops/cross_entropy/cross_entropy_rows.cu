@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the rows of cross-entropy's gradient share: a shift, a factor and the target's gradient. Most rows take the lse that forward
-// gave; of those where its rounding to f32 has lost what counts the exponentials are summed anew, the target's apart from the
-// others', so that nothing is subtracted. A target that is neither a class nor ignore_index gives a row of NaN.
+// Values that the elements of a row share in the gradient: a shift, a factor and the target's gradient. Most rows use
+// the lse of forward. If its rounding to f32 lost too much, the exponentials are summed again, the target's apart from
+// the others', so that nothing cancels. A target that is neither a class nor ignore_index gives a row of NaN.
 // Floor: the target's logit and some words a row, 16 bytes a row written; rows that are summed anew are read once. It is a launch
 // of its own ahead of cross_entropy_backward.cu.
 // Figures: docs/kernels/cross_entropy.md.
@@ -17,7 +17,7 @@ DEVICE struct cross_entropy_row row_of_lse(float lse, float dloss, float x, doub
     return row;
 }
 
-// All threads of a row.
+// Called by all threads of a row.
 DEVICE struct cross_entropy_row row_of_sums(const struct cross_entropy_rows_params *p, long long at,
                                             int target, float x, float dloss, double other,
                                             struct reducer *reducer) {
@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     long long step = (long long)gridDim.x * ROWS_PER_BLOCK;
     for (long long base = (long long)blockIdx.x * ROWS_PER_BLOCK; base < p.rows; base += step) {
         long long row = base + ROW_OF_BLOCK, at = row * p.logits_stride;
-        if (row >= p.rows) continue; // a warp of its own
+        if (row >= p.rows) continue; // such a row has its own warp
         int target = p.targets[row * p.targets_stride];
         float lse = p.lse[row], dloss = p.dloss[row];
         struct cross_entropy_row r = {0, 0, 0, -1};

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cross-entropy, forward and backward, of logits (rows, classes), compiled once per instruction set. Forward sweeps a row once,
-// block by block: exponentials relative to a shift that the row's first logits set, or for 16-bit logits on AVX-512 to none as long
-// as no sum leaves the range of floats. Where a block's sum outgrows that, which is rare, the sum so far is rescaled and the block
-// swept again (after Milakov and Gimelshein's online normalizer). Sums of blocks, the logarithm and the loss are in double: once
-// per 2048 elements that costs nothing, and the error does not grow with the vocabulary.
+// Cross-entropy, forward and backward, of logits (rows, classes), compiled once per instruction set. Forward sweeps a
+// row once, block by block. Exponentials are relative to a shift that the row's first logits determine; 16-bit logits
+// on AVX-512 need no shift as long as no sum leaves the range of floats. If a block's sum grows too large, which is
+// rare, the sum so far is rescaled and the block is swept again (after Milakov and Gimelshein's online normalizer).
+// Sums of blocks, the logarithm and the loss are in double: once per 2048 elements that costs nothing, and the error
+// does not grow with the vocabulary.
 // Floor: forward reads the logits once, backward reads and writes them once; an exponential an element.
 // Limit: memory on many threads; in 16 bits on one thread the exponentials.
 // Figures: docs/kernels/cross_entropy.md, on 16 threads docs/kernels/rows.md.
@@ -22,8 +23,8 @@ SIMD_INLINE float sum_unshifted(tsr_dtype dtype, const void *x, int64_t cols, bo
     return sweep_as(dtype, x, cols, NULL, UNSHIFTED, false, 0, NULL, false).exp;
 }
 
-// A power of two of at most a quarter of 1 / cols and more than an eighth: weighting is exact, and no sum of differences of
-// finite logits overflows, which are up to twice the largest number.
+// A power of two between an eighth and a quarter of 1 / cols. So weighting is exact, and sums of differences of finite
+// logits (up to twice the largest number) do not overflow.
 static inline float weight_of(int64_t cols) {
     float weight = 0.25f;
     for (; cols > 1; cols = (cols + 1) / 2) weight /= 2;
@@ -38,15 +39,15 @@ struct row_sums {
 
 static inline bool is_finite(float x) { return x - x == 0; }
 
-// What a sum of n exponentials may be without the largest exponent's rounding showing beside the bound of lse, which grows
-// with the root of n: 2^-21 for an exponent of 14, 2^-20 for one of 30.
+// The largest sum of n exponentials for which the rounding of the largest exponent stays below the bound of lse, which
+// grows with the root of n: 2^-21 for an exponent of 14, 2^-20 for 30.
 static inline float largest_sum(int64_t n) { return n < 1024 ? 16.0f * (float)n : 0x1p30f; }
 
-// Without a shift a row's blocks are summed up to the first one whose sum is too large, or NaN as -inf makes it; the first
-// block's may not be too small either. From there on the shift is the logarithm of the sum so far if there is one, and else the
-// largest of the FEW next logits, or of their block where those are -inf, so never far above the row's maximum: sums do not
-// vanish. A block whose sum shows a logit far above the shift is swept again with its own maximum. lse is NaN where the row
-// holds NaN or +inf: then inf - inf is among the exponents.
+// Without a shift, blocks are summed until a sum is too large or NaN (from -inf), or the first block's sum is too
+// small. From there on the shift is the logarithm of the sum so far. Without a sum, it is the maximum of the FEW next
+// logits, or of their block if those are -inf: never far above the row's maximum, so sums do not vanish. A block whose
+// sum reveals a logit far above the shift is swept again with its own maximum. If the row contains NaN or +inf, an
+// exponent is inf - inf and lse is NaN.
 SIMD_INLINE struct row_sums sum_row(tsr_dtype dtype, const char *x, int64_t cols, bool has_mean,
                                     bool is_fetching) {
     enum { FEW = 64 };
@@ -94,7 +95,7 @@ SIMD_INLINE struct row_sums sum_row(tsr_dtype dtype, const char *x, int64_t cols
     struct row_sums sums = {.lse = (double)minus_inf,
                             .mean = has_mean ? weighted / ((double)weight * (double)cols) : 0};
     if (sum != 0) {
-        // The logits that count are as far above the shift as lse, or a little less.
+        // The logits that count exceed the shift by about as much as lse does.
         double per_unit = s.is_plain ? 1 : 1 - LN2 * LOG2E_EXCESS;
         sums.lse = shift_log(&s, (double)s.m) + log(sum) * per_unit;
     }
@@ -138,14 +139,14 @@ SIMD_INLINE struct vf_pair gradients_of(const struct gradient *g, struct vf_pair
     return (struct vf_pair){gradient_of(g, x.a, is_plain), gradient_of(g, x.b, is_plain)};
 }
 
-// Of 16 bits, two vectors at a time.
+// 16-bit logits, two vectors at a time.
 SIMD_INLINE void gradient_pairs(tsr_dtype dtype, const struct gradient *g, const void *x, void *dx,
                                 int64_t cols, bool is_streaming, bool is_plain) {
     bool is_fetching = is_streaming && tsri_gains_from_far_lines();
     int64_t i = 0, n = is_streaming ? simd_line_head(dtype, dx) : 0;
     if (n > cols) n = cols;
     while (i < cols) {
-        if (n > 0) { // up to the first line, and the last part
+        if (n > 0) { // the head up to the first line, and the tail
             struct vf_pair part = vf_load_pair_n(dtype, x, i, n, 0.0f);
             vf_store_pair_n(dtype, dx, i, gradients_of(g, part, is_plain), n);
         }
@@ -181,7 +182,7 @@ SIMD_INLINE void gradient_row(tsr_dtype dtype, const struct gradient *g, const v
         gradient_row_as(dtype, g, x, dx, cols, is_streaming, false);
 }
 
-// A row of a few vectors, target and all.
+// A row of a few vectors, including the target.
 enum { NARROW = 4, NARROW_COLS = NARROW * VL };
 SIMD_INLINE void narrow_row(tsr_dtype dtype, float lse, float dloss, int64_t target, double q_other,
                             double q_target, const void *x, void *dx, int64_t cols) {
@@ -202,7 +203,7 @@ SIMD_INLINE void narrow_row(tsr_dtype dtype, float lse, float dloss, int64_t tar
     }
 }
 
-// The same with its sum taken anew, while the exponentials stay in registers.
+// The same with a recomputed sum; the exponentials stay in registers.
 SIMD_INLINE void narrow_row_anew(tsr_dtype dtype, const struct cross_entropy_problem *p, float lse,
                                  float dloss, int64_t target, const void *x, void *dx) {
     static const float lanes[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -255,7 +256,8 @@ SIMD_INLINE void fused_backward_as(tsr_dtype dtype, const struct cross_entropy_p
         struct row_norm norm = {.scale = 1};
         if (!is_enough) norm = sum_others(dtype, x, cols, target, lse[row], is_fetching);
         struct gradient g = gradient_with(lse[row], norm.scale, dloss[row], other);
-        // The target's own element apart, read already: dx may be x. Past the caches it stands between the row's two parts.
+        // The target's element is computed separately, from its value read earlier, because dx may be x. With
+        // non-temporal stores it lies between the row's two parts.
         if (is_streaming) {
             gradient_row(dtype, &g, x, dx, target, true);
             gradient_row(dtype, &g, x + after * bytes, dx + after * bytes, cols - after, true);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What normalizes a row backward on CPUs: the lse that forward gave, or the row's sum taken anew where that has lost in
-// rounding what counts.
+// A row's normalization in backward on CPUs: the lse of forward, or a recomputed sum if the rounding of lse lost too
+// much.
 #ifndef TSRI_CROSS_ENTROPY_SUMS_H
 #define TSRI_CROSS_ENTROPY_SUMS_H
 
@@ -15,7 +15,7 @@ SIMD_INLINE float element(tsr_dtype dtype, const void *x, int64_t i) {
     }
 }
 
-// p = scale e^(x - lse), lse as given; and what all classes but the target have of it, if that was summed.
+// p = scale e^(x - lse), with the given lse; and the probability of all classes except the target, if it was summed.
 struct row_norm {
     double scale, others;
     bool has_others;
@@ -25,8 +25,8 @@ SIMD_INLINE bool is_lse_enough(tsr_dtype dtype, float lse, float x_target) {
     return CROSS_ENTROPY_LSE_IS_ENOUGH(dtype == TSR_F32, __builtin_fabsf(lse), lse - x_target);
 }
 
-// Relative to lse, which is near enough to the row's own for a shift. The target's exponential stands apart from the others'
-// sum, so that nothing is subtracted.
+// Relative to lse, which is close enough to the exact value to be a shift. The target's exponential is kept apart from
+// the others' sum, so nothing cancels.
 SIMD_INLINE struct row_norm sum_others_as(tsr_dtype dtype, const char *x, int64_t cols,
                                           int64_t target, float lse, bool is_fetching) {
     int64_t bytes = dtype == TSR_F32 ? 4 : 2;
@@ -58,7 +58,7 @@ static __attribute__((noinline)) struct row_norm sum_others(tsr_dtype dtype, con
     }
 }
 
-// dloss (p - q) of the target, (1 - others) - (1 - label_smoothing + other).
+// The target's gradient dloss (p - q) = dloss ((1 - others) - (1 - label_smoothing + other)).
 static inline float target_gradient(double dloss, double others, double label_smoothing,
                                     double other) {
     return (float)(dloss * (label_smoothing - other - others));

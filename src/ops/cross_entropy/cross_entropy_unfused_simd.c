@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The baselines of cross-entropy, logits (rows, classes), compiled once per instruction set: passes over the whole tensor, each
-// what one operator of a chain does, with the tensor in memory between two of them.
+// The baselines of cross-entropy, logits (rows, classes), compiled once per instruction set: passes over the whole
+// tensor, each like one operator of a chain, with the tensor in memory between them.
 // Floor: that of cross_entropy_simd.c.
 // Limit: each pass reads and writes the tensor again.
 // Figures: docs/kernels/cross_entropy.md (unfused).
@@ -20,7 +20,7 @@ SIMD_INLINE float sum_block(const float *e, int64_t n) {
     return vf_hsum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-// e = exp(x - max of the row).
+// e = exp(x - row maximum).
 SIMD_INLINE void exp_pass_as(tsr_dtype dtype, const struct cross_entropy_problem *p, int64_t first,
                              int64_t last, float *scratch, bool is_streaming) {
     (void)is_streaming;
@@ -33,7 +33,7 @@ SIMD_INLINE void exp_pass_as(tsr_dtype dtype, const struct cross_entropy_problem
 }
 BY_DTYPE(exp_pass)
 
-// e becomes x - lse; lse goes out.
+// e becomes x - lse; lse is stored.
 SIMD_INLINE void log_pass_as(tsr_dtype dtype, const struct cross_entropy_problem *p, int64_t first,
                              int64_t last, float *scratch, bool is_streaming) {
     (void)is_streaming;
@@ -47,7 +47,7 @@ SIMD_INLINE void log_pass_as(tsr_dtype dtype, const struct cross_entropy_problem
             sum += (double)sum_block(e + i, n);
         }
         double lse = sum == 0 ? -(double)__builtin_inff() : max + log(sum);
-        // A row of -inf has log-probabilities of -inf, not of -inf + inf.
+        // The log-probabilities of a row of -inf are -inf, not -inf + inf.
         vf log_sum = vf_set1(sum == 0 ? 0 : (float)log(sum)), m = vf_set1(shift_of((float)max).m);
         for (int64_t j = 0; j < cols; j += VL) {
             int64_t n = cols - j < VL ? cols - j : VL;
@@ -58,7 +58,7 @@ SIMD_INLINE void log_pass_as(tsr_dtype dtype, const struct cross_entropy_problem
 }
 BY_DTYPE(log_pass)
 
-// The target's entry, and the row's mean with label smoothing.
+// Picks the target's entry and, with label smoothing, the row's mean.
 SIMD_INLINE void pick_pass_as(tsr_dtype dtype, const struct cross_entropy_problem *p, int64_t first,
                               int64_t last, float *scratch, bool is_streaming) {
     (void)dtype, (void)is_streaming;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Embedding: entries, checks, variants. See tessera/embedding.h for the contract.
+// Embedding: entries, checks, variants. The contract is in tessera/embedding.h.
 #include <tessera/embedding.h>
 
 #include "ops/embedding/embedding_problem.h"
 
 // ---- Variants ---------------------------------------------------------------------------------
-// To add one: a row here, its supports, plan and run; verify, bench and the tests find it.
+// To add one: a row here with its supports, plan and run. verify, bench and the tests find it.
 
 TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct embedding_problem, rows.dtype)
 
@@ -22,8 +22,8 @@ static int64_t table_row_bytes(const struct embedding_problem *p) {
     return p->table.cols * (int64_t)tsr_dtype_bytes(p->table.dtype);
 }
 
-// Tasks are groups of vocabulary rows times column blocks: an id that takes most of the tokens is
-// then summed by several threads, each in its own columns.
+// A task is a group of vocabulary rows times a block of columns. So if one id has most of the tokens, several threads
+// sum it, each in its own columns.
 static void plan_sorted(const void *problem, const struct tsri_limits *limits,
                         struct tsri_plan *plan) {
     enum { MIN_BLOCK = 256 };
@@ -49,7 +49,7 @@ static void plan_unfused(const void *problem, const struct tsri_limits *limits,
         tsri_round_up((size_t)(p->table.rows * p->table.cols) * sizeof(float), 64);
 }
 
-// The oracle's lists of tokens.
+// Space for the oracle's lists of tokens.
 static void plan_reference(const void *problem, const struct tsri_limits *limits,
                            struct tsri_plan *plan) {
     const struct embedding_problem *p = problem;
@@ -60,9 +60,10 @@ static void plan_reference(const void *problem, const struct tsri_limits *limits
         tsri_round_up((size_t)(p->table.rows + p->ids.count) * sizeof(int64_t), 64);
 }
 
-// Short rows of a table that stays in cache, many of them with tokens: to sort those, which one thread does, costs more than to
-// add where they lie. Not where a row of a few columns has many tokens, or a few rows of part of a vector have them all, as their
-// sums stay in registers; nor to add to what is there, but of many tokens, as rows without any are left alone then.
+// Prefers "unfused" for short rows of a table that stays in the cache, if many rows have tokens: sorting the tokens, on
+// one thread, costs more than adding them in place. Two exceptions: rows with few columns and many tokens, or a few
+// rows of part of a vector with all the tokens, because "sorted" keeps their sums in registers. When accumulating,
+// "unfused" needs many tokens, because "sorted" skips rows without tokens.
 static const char *prefer_backward(const void *problem, const struct tsri_limits *limits) {
     const struct embedding_problem *p = problem;
     int64_t rows = p->table.rows, cols = p->table.cols, count = p->ids.count;
@@ -107,7 +108,7 @@ const struct tsri_op tsri_embedding_backward_op = {"embedding_backward", backwar
 
 // ---- Checks -----------------------------------------------------------------------------------
 
-// ids (...), rows (..., hidden), table (vocab, hidden), under the names that messages use.
+// ids (...), rows (..., hidden), table (vocab, hidden); the names appear in messages.
 static tsr_status check_shapes(const char *op, tsr_tensor *ids, const char *table_name,
                                tsr_tensor *table, enum tsri_role table_role, const char *rows_name,
                                tsr_tensor *rows, enum tsri_role rows_role,

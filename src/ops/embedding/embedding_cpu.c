@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Embedding on CPU threads. Forward: a task is a group of tokens. Backward ("sorted"): a counting
-// sort of the tokens by id on one thread, in tokens + vocab steps; then every task owns some rows
-// and columns of dweight, sums what falls there in order and writes it once, so that nothing is
-// shared or atomic and the result does not depend on the threads.
+// Embedding on CPU threads. Forward: a task is a group of tokens. Backward ("sorted"): one thread makes a counting sort
+// of the tokens by id, in tokens + vocab steps. Then each task owns some rows and columns of dweight, sums their tokens
+// in order and writes them once. So nothing is shared or atomic, and the result does not depend on the threads.
 #include <string.h>
 
 #include "ops/embedding/embedding_problem.h"
@@ -33,7 +32,8 @@ tsr_status embedding_gather_run(tsr_context *ctx, const void *problem, const str
 
 // ---- Backward, sorted -------------------------------------------------------------------------
 
-// start (vocab + 1), token (tokens): the tokens of each id, ascending. Returns the most that one id has.
+// Fills start (vocab + 1) and token (tokens): each id's tokens in ascending order. Returns the largest number of tokens
+// of an id.
 static int64_t sort_tokens(const struct embedding_problem *p, int64_t *start, int64_t *token) {
     int64_t vocab = p->table.rows, sum = 0, most = 0;
     memset(start, 0, (size_t)(vocab + 1) * sizeof *start);
@@ -45,13 +45,13 @@ static int64_t sort_tokens(const struct embedding_problem *p, int64_t *start, in
         most = tsri_max(most, count);
     }
     for (int64_t t = 0; t < p->ids.count; t++) token[start[tsri_index_at(&p->ids, t)]++] = t;
-    memmove(start + 1, start, (size_t)vocab * sizeof *start); // every start had moved to its end
+    memmove(start + 1, start, (size_t)vocab * sizeof *start); // each start had moved to its end
     start[0] = 0;
     return most;
 }
 
-// The same of tokens that are few beside the ids: a pass over start instead of three. A few comparisons for each token, and
-// no more of them than ids.
+// The same for few tokens and many ids: one pass over start instead of three. Takes a few comparisons per token, in
+// total at most as many as there are ids.
 enum { FEW_TOKENS = 64 };
 
 static bool has_few_tokens(const struct embedding_problem *p) {
@@ -76,9 +76,8 @@ static int64_t sort_few_tokens(const struct embedding_problem *p, int64_t *start
 }
 
 enum {
-    TASKS_PER_THREAD = 4, // so that the last to end takes little of the whole time
-    WORK_OF_ELEMENT =
-        8, // in multiplications of tiles: of a row that is summed or written, in the caches
+    TASKS_PER_THREAD = 4, // so that the last task takes little of the total time
+    WORK_OF_ELEMENT = 8,  // per element summed or written in the caches, in tile multiplications
 };
 
 struct sorted {
@@ -86,7 +85,7 @@ struct sorted {
     const struct tsri_plan *plan;
     embedding_sum_kernel *kernel;
     int64_t *start, *token;
-    int64_t block_n; // columns of a task
+    int64_t block_n; // columns per task
 };
 
 static void run_sorted(void *arg, int64_t index, int thread) {
@@ -111,7 +110,8 @@ tsr_status embedding_sorted_run(tsr_context *ctx, const void *problem, const str
     int64_t num_tasks = plan->num_tasks;
     struct sorted call = {p,     plan,  embedding_kernels(tsr_context_isa(ctx))->sum,
                           start, token, plan->block_n};
-    // Whole rows, which memory likes better than parts of them, where there are tasks enough and no id has much of the work.
+    // Whole rows, which are faster in memory than parts of rows, if there are enough tasks and no id has much of the
+    // work.
     int64_t row_tasks = tsri_ceil_div(p->table.rows, plan->grain);
     if (row_tasks >= TASKS_PER_THREAD * tsr_context_num_threads(ctx) &&
         most <= (p->table.rows + p->ids.count) / row_tasks) {
@@ -125,8 +125,7 @@ tsr_status embedding_sorted_run(tsr_context *ctx, const void *problem, const str
 }
 
 // ---- Backward, unfused ------------------------------------------------------------------------
-// What frameworks do with a deterministic index_add: one thread adds, the table is swept
-// three times.
+// As frameworks do it with a deterministic index_add: one thread adds, and the table is swept three times.
 
 struct unfused {
     const struct embedding_problem *problem;
@@ -157,7 +156,7 @@ tsr_status embedding_unfused_run(tsr_context *ctx, const void *problem,
     if (plan->num_tasks == 0) return TSR_OK;
     const struct embedding_problem *p = problem;
     struct unfused call = {p, plan, kernels->convert, workspace};
-    // Sums that stay in the cache of the thread that adds are slower to come by from another's.
+    // If the sums stay in the cache of the adding thread, another thread reads them more slowly.
     const struct tsri_limits *limits = tsri_context_limits(ctx);
     double numel = (double)p->table.rows * (double)p->table.cols;
     int threads =

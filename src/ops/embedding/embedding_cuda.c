@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The embedding on CUDA. Forward copies rows. Backward sorts the tokens by id, stably, in passes of a few bits each,
-// and then sums every row in a fixed order: nothing is added atomically.
+// then sums every row in a fixed order without atomic additions.
 #include "context/cuda_elements.h"
 #include "ops/embedding/embedding_params.h"
 #include "ops/embedding/embedding_problem.h"
@@ -23,7 +23,7 @@ static struct tsri_cuda_program sum_program(tsr_dtype dtype) {
     return tsri_cuda_dtype_program("ops/embedding/embedding_sum.cu", "embedding_sum", dtype);
 }
 
-// Numbers of tokens and rows are 32 bits wide there.
+// The kernels use 32-bit numbers of tokens and rows.
 bool embedding_cuda_fits(const void *problem, const struct tsri_limits *limits) {
     enum { MOST = 1 << 30 };
     const struct embedding_problem *p = problem;
@@ -40,7 +40,7 @@ tsr_status embedding_cuda_gather_prepare(tsr_context *ctx, const void *problem,
     return tsri_cuda_prepare(forward_name, tsri_context_queue(ctx), &gather_program);
 }
 
-// The widest access that addresses, strides and rows of both are multiples of.
+// The widest access of which all addresses, strides and row lengths are multiples.
 static int access_bytes(const struct embedding_problem *p) {
     uint64_t bytes = tsr_dtype_bytes(p->rows.dtype);
     uint64_t all = (uintptr_t)p->rows.data | (uintptr_t)p->table.data |
@@ -82,7 +82,7 @@ bool embedding_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_pr
 
 // ---- Backward: sizes ----------------------------------------------------------------------------
 
-// How the sort is cut, and where its arrays lie in the workspace.
+// How the sort is divided, and where its arrays are in the workspace.
 struct layout {
     int passes, bits, chunk, blocks, tiles;
     size_t keys[2], tokens[2], counts, starts, partial, bytes;
@@ -93,7 +93,7 @@ static struct layout layout_of(const struct embedding_problem *p) {
     _Static_assert(1 << MAX_BITS == EMBEDDING_MAX_DIGITS, "digits of a pass");
     int64_t tokens = p->ids.count, vocab = p->table.rows;
     struct layout l = {.bytes = 0};
-    int key_bits = 1; // of vocab, which is a key too
+    int key_bits = 1; // includes vocab, which is a key too
     while (vocab >> key_bits != 0) key_bits++;
     l.passes = (key_bits + MAX_BITS - 1) / MAX_BITS;
     l.bits = (key_bits + l.passes - 1) / l.passes;
@@ -151,7 +151,7 @@ static tsr_status launch(tsr_context *ctx, const struct tsri_cuda_program *progr
     return tsri_cuda_launch(backward_name, tsri_context_queue(ctx), program, &launch);
 }
 
-// The sorted arrays are those of this index.
+// *sorted: which of the two arrays holds the result.
 static tsr_status sort(tsr_context *ctx, const struct embedding_problem *p, const struct layout *l,
                        char *workspace, int *sorted) {
     *sorted = 0;
@@ -222,7 +222,7 @@ tsr_status embedding_cuda_run(tsr_context *ctx, const void *problem, const struc
     TSRI_TRY(
         launch(ctx, &starts_program, tsri_ceil_div(p->table.rows + 1, EMBEDDING_THREADS), &params));
     TSRI_TRY(launch(ctx, &sum, tsri_ceil_div(params.num_warps, WARPS), &params));
-    if (p->ids.count <= EMBEDDING_SEGMENT) return TSR_OK; // no row has more
+    if (p->ids.count <= EMBEDDING_SEGMENT) return TSR_OK; // no row has more than one segment
     return launch(ctx, &join_program,
                   tsri_ceil_div(l.tiles, WARPS) * tsri_ceil_div(p->table.cols, EMBEDDING_JOIN_COLS),
                   &params);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// y[t] = weight[ids[t]], t up to tokens, weight (vocab, hidden): rows copied as they are, in accesses as wide as all of them allow.
-// An id outside of the table gives a row of all bits set, which is NaN in every format.
+// y[t] = weight[ids[t]] for all tokens t, weight (vocab, hidden): copies rows bit by bit, with the widest access that
+// all of them allow. An id outside the table gives a row with all bits set, which is NaN in every format.
 // Floor: each token's row read and written, 2 tokens hidden elements.
 // Limit: memory.
 // Figures: docs/kernels/embedding.md.
 #include "ops/embedding/embedding_params.h"
-#define DTYPE 2 // of no element here; numbers.cuh wants one
+#define DTYPE 2 // no element has it; numbers.cuh needs one
 #define UNIT 1
 #define AT_ONCE EMBEDDING_GATHER_AT_ONCE
 #include "cuda/device/elements.cuh"

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of dweight of more tokens than a segment: the sums of their segments, which embedding_sum.cu left. A block looks for such
-// rows in a few tiles of the sorted list, each where its row begins; its warps add consecutive segments each, in order, and the
-// warps' sums are added in order.
+// Finishes rows of dweight with more tokens than a segment: adds the sums of their segments, which embedding_sum.cu
+// stored. A block searches a few tiles of the sorted list for the beginnings of such rows. Its warps add consecutive
+// segments each, in order; then the warps' sums are added in order.
 // Floor: the segments' sums read once, 4 hidden bytes for each EMBEDDING_SEGMENT tokens, and the rows written once.
 // Figures: docs/kernels/embedding.md.
 // The host defines
-//     DTYPE (2: dweight's own is known at run time)
+//     DTYPE (2: dweight's dtype is known at run time)
 #include "cuda/device/any_dtype.cuh"
 #include "ops/embedding/embedding_params.h"
 
@@ -13,7 +13,7 @@ enum { WARPS = EMBEDDING_THREADS / 32, EACH = EMBEDDING_JOIN_COLS / 32 };
 #define LANE ((int)(threadIdx.x % 32))
 #define EACH_COLUMN(i) _Pragma("unroll") for (int i = 0; i < EACH; i++)
 
-// The row that begins in a tile and has more tokens than a segment; -1 for none. For a whole warp.
+// The row that begins in a tile and has more tokens than a segment; -1 if there is none. The whole warp must call it.
 DEVICE int find_row(const struct embedding_sum_params *p, int tile) {
     int at = tile * EMBEDDING_SEGMENT + LANE;
     int key = tile < p->tiles && at < p->num_tokens ? p->keys[at] : p->vocab;

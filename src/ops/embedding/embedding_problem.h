@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Embedding between its rooms: the problems that the entries make, and the kernels of one ISA.
+// Shared by the files of the embedding: the problems that the entries make, and the kernels of one ISA.
 #ifndef TSRI_EMBEDDING_PROBLEM_H
 #define TSRI_EMBEDDING_PROBLEM_H
 
@@ -16,23 +16,23 @@ struct embedding_problem {
     bool is_accumulating;
 };
 
-// Sums of unfused, a table in fp32, that stay in the cache of the thread that adds.
+// Whether the sums of "unfused", a table in fp32, stay in the cache of the adding thread.
 static inline bool embedding_sums_stay(const struct embedding_problem *p,
                                        const struct tsri_limits *limits) {
     return p->table.rows * p->table.cols * (int64_t)sizeof(float) <= limits->l2_bytes / 2;
 }
 
-// y rows [first, last).
+// Rows [first, last) of y.
 typedef void embedding_gather_kernel(const struct embedding_problem *problem, int64_t first,
                                      int64_t last, bool is_streaming);
 
-// Rows [first, last) of dweight, columns [begin, end). The tokens of row v are token[start[v]] ...
-// token[start[v + 1] - 1], ascending.
+// Rows [first, last) and columns [begin, end) of dweight. The tokens of row v are token[start[v]] ... token[start[v +
+// 1] - 1], ascending.
 typedef void embedding_sum_kernel(const struct embedding_problem *problem, const int64_t *start,
                                   const int64_t *token, int64_t first, int64_t last, int64_t begin,
                                   int64_t end, bool is_streaming);
 
-// The unfused baseline: sums (vocab, hidden) is fp32 memory.
+// The unfused baseline: sums is (vocab, hidden) in fp32.
 typedef void embedding_scatter_kernel(const struct embedding_problem *problem, float *sums);
 typedef void embedding_convert_kernel(const struct embedding_problem *problem, const float *sums,
                                       int64_t first, int64_t last);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The oracle: the definition of tessera/embedding.h in double, one element after the other.
+// The oracle: the definition of tessera/embedding.h in double, element by element.
 #include <string.h>
 
 #include "core/core_dtype.h"
@@ -10,14 +10,14 @@ tsr_status embedding_reference_run(tsr_context *ctx, const void *problem,
     (void)ctx, (void)plan, (void)workspace;
     const struct embedding_problem *p = problem;
     size_t row_bytes = (size_t)p->rows.cols * tsr_dtype_bytes(p->rows.dtype);
-    for (int64_t t = 0; t < p->rows.rows; t++) { // bits, not values: NaN keep theirs
+    for (int64_t t = 0; t < p->rows.rows; t++) { // copies bits, not values: a NaN keeps its payload
         const void *row = tsri_row(&p->table, tsri_index_at(&p->ids, t));
         if (row_bytes > 0) memcpy(tsri_row(&p->rows, t), row, row_bytes);
     }
     return TSR_OK;
 }
 
-// head (vocab), next (tokens): the tokens of each id as a list, ascending; -1 ends it.
+// head (vocab), next (tokens): each id's tokens as an ascending list; -1 ends it.
 static void link_tokens(const struct embedding_problem *p, int64_t *head, int64_t *next) {
     for (int64_t v = 0; v < p->table.rows; v++) head[v] = -1;
     for (int64_t t = p->ids.count - 1; t >= 0; t--) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Embedding, compiled once per instruction set: forward copies rows of weight (vocab, hidden) to y (tokens, hidden), backward sums
-// rows of dy into dweight. Rows lie anywhere in memory, so that the hardware prefetcher starts anew at each: while one row is
-// moved, the next one is fetched ahead.
+// Embedding, compiled once per instruction set: forward copies rows of weight (vocab, hidden) to y (tokens, hidden),
+// backward sums rows of dy into dweight. Rows are scattered in memory, so the hardware prefetcher restarts at each row;
+// while one row is processed, software prefetches the next.
 // Floor: forward each token's row read and written; backward dy read once, dweight written once, zero rows included.
 // Limit: forward the cold misses at the start of each row; backward of 16 bits with several tokens a row widening and narrowing on
 // one thread.
@@ -11,15 +11,15 @@
 
 enum { LINE = 64 };
 
-// Into the second-level cache, which keeps more misses in flight than the first.
+// Prefetches into the second-level cache, which keeps more misses in flight than the first.
 #define FETCH_AHEAD(address) __builtin_prefetch((address), 0, 2)
 
 // ---- Forward ----------------------------------------------------------------------------------
 
-// Rows to look ahead: far enough for memory's latency, near enough to stay in cache until used.
+// How many rows to prefetch ahead: enough to hide memory's latency, few enough to stay in the cache until used.
 SIMD_INLINE int64_t rows_ahead(int64_t bytes) { return bytes <= 2048 ? 2 : 1; }
 
-// bytes from x to y past the caches, 64 at a time between the ends; bits are kept.
+// Copies raw bytes from x to y with non-temporal stores, 64 at a time between the ends.
 SIMD_INLINE void stream_bytes(char *y, const char *x, int64_t bytes, const char *next) {
     int64_t i = (int64_t)(-(uintptr_t)y % LINE);
     if (i > bytes) i = bytes;
@@ -58,7 +58,7 @@ static void gather(const struct embedding_problem *p, int64_t first, int64_t las
 
 // ---- Backward ---------------------------------------------------------------------------------
 
-// One instantiation for each pair of dtypes, both constants inside.
+// One instantiation per pair of dtypes, which are constants inside.
 #define BY_DTYPES(call, table_dtype, rows_dtype, ...)                                              \
     switch ((rows_dtype)) {                                                                        \
     case TSR_BF16:                                                                                 \
@@ -78,10 +78,11 @@ static void gather(const struct embedding_problem *p, int64_t first, int64_t las
 
 enum { CHUNK = 2048 }; // columns summed at once: 8 KiB of fp32, in the first-level cache
 enum { NARROW = 8 * VL < 128 ? 8 * VL : 128, IN_CACHE_BYTES = 16 << 20 };
-// Vectors of a row's sum in registers; more of 16 bits, whose rows, of half the lines, are asked for some tokens ahead.
+// Vectors of a row's sum in registers. More for 16 bits, whose rows have half as many lines and are prefetched some
+// tokens ahead.
 enum { STRIP = 4, MOST_STRIP = 8, STRIP_AHEAD = 8 };
 
-// sums = or += dy row. Fetches `next`, the token's row that comes after, at the same pace.
+// sums = or += a row of dy. Prefetches the next token's row, `next`, at the same pace.
 SIMD_INLINE void add_row(tsr_dtype dtype, const void *dy, float *sums, int64_t cols, bool is_first,
                          const char *next) {
     int64_t bytes = dtype == TSR_F32 ? 4 : 2, i = 0;
@@ -98,11 +99,11 @@ SIMD_INLINE void add_row(tsr_dtype dtype, const void *dy, float *sums, int64_t c
     }
 }
 
-// sums = `width` vectors from column i on of the tokens' rows, in order, in registers.
+// sums = `width` vectors, from column i on, of the tokens' rows, added in order in registers.
 SIMD_INLINE void sum_strip(tsr_dtype dtype, const struct embedding_problem *p, const int64_t *token,
                            int64_t num, int64_t i, int width, float *sums) {
     vf total[MOST_STRIP];
-    for (int j = 0; j < width; j++) total[j] = vf_set1(-0.0f); // what adds nothing, not even a sign
+    for (int j = 0; j < width; j++) total[j] = vf_set1(-0.0f); // adding -0 changes nothing
     for (int64_t k = 0; k < num; k++) {
         const void *dy = tsri_row(&p->rows, token[k]);
         if (width == MOST_STRIP) {
@@ -115,7 +116,7 @@ SIMD_INLINE void sum_strip(tsr_dtype dtype, const struct embedding_problem *p, c
     for (int j = 0; j < width; j++) vf_store(sums + j * VL, total[j]);
 }
 
-// sums = the tokens' rows in order, of few columns or of rows in cache: some vectors of them in registers.
+// sums = the tokens' rows in order, for few columns or rows in the cache: some vectors at a time in registers.
 SIMD_INLINE void sum_narrow(tsr_dtype dtype, const struct embedding_problem *p,
                             const int64_t *token, int64_t num, int64_t begin, int64_t cols,
                             float *sums) {
@@ -138,7 +139,7 @@ SIMD_INLINE void sum_narrow(tsr_dtype dtype, const struct embedding_problem *p,
     }
 }
 
-// bytes of zeros. All dtypes have their zero in zero bits.
+// Writes zeros; in every dtype, 0 has all bits zero.
 SIMD_INLINE void write_zeros(char *dw, int64_t bytes, bool is_streaming) {
     int64_t i = is_streaming && VL > 1 ? (int64_t)(-(uintptr_t)dw % LINE) : bytes;
     if (i > bytes) i = bytes;
@@ -149,7 +150,7 @@ SIMD_INLINE void write_zeros(char *dw, int64_t bytes, bool is_streaming) {
     memset(dw + i, 0, (size_t)(bytes - i));
 }
 
-// dw = sums, or dw + sums. Past the caches go whole lines.
+// dw = sums, or dw + sums. Non-temporal stores write whole lines.
 SIMD_INLINE void write_row(tsr_dtype dtype, const float *sums, void *dw, int64_t cols,
                            bool is_accumulating, bool is_streaming) {
     int64_t i = 0;
@@ -183,7 +184,7 @@ SIMD_INLINE void sum_as(tsr_dtype table_dtype, tsr_dtype rows_dtype,
     bool is_in_cache = p->ids.count * p->rows.cols * bytes <= IN_CACHE_BYTES;
     for (int64_t v = first; v < last; v++) {
         int64_t from = start[v], to = v == p->padding_id ? start[v] : start[v + 1];
-        if (from == to) { // rows without tokens that lie back to back are one span of zeros
+        if (from == to) { // contiguous rows without tokens are one span of zeros
             int64_t empty = v;
             while (is_dense && v + 1 < last && start[v + 1] == start[v + 2]) v++;
             if (!p->is_accumulating)
@@ -191,7 +192,7 @@ SIMD_INLINE void sum_as(tsr_dtype table_dtype, tsr_dtype rows_dtype,
                             (end - begin) * (v - empty + 1) * table_bytes, is_streaming);
             continue;
         }
-        if (to - from == 1 && table_dtype == rows_dtype && !p->is_accumulating) { // a sum of one
+        if (to - from == 1 && table_dtype == rows_dtype && !p->is_accumulating) { // a copy
             int64_t next = from + ahead < num_tokens ? token[from + ahead] : token[from];
             copy_bytes((char *)tsri_row(&p->table, v) + begin * bytes,
                        (char *)tsri_row(&p->rows, token[from]) + begin * bytes,

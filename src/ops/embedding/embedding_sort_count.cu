@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// First half of a pass that sorts tokens by id: how often each digit occurs in each block's tokens. Integer atomics in shared
-// memory: the counts do not depend on their order.
+// First half of a pass that sorts tokens by id: counts each digit in each block's tokens. It uses integer atomics in
+// shared memory, whose result does not depend on their order.
 // Floor: 4 bytes a token read, and the counts written, 4 bytes a digit and block.
 // Figures of the whole sort: docs/kernels/embedding.md.
 #include "ops/embedding/embedding_sort_device.cuh"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys of the sort of tokens by id: an id without a row of its own, out of range or the padding, sorts behind all.
+// The keys for sorting tokens by id. An id without a row of its own (out of range or the padding) sorts after all
+// others.
 #ifndef TSRI_EMBEDDING_SORT_DEVICE_CUH
 #define TSRI_EMBEDDING_SORT_DEVICE_CUH
 

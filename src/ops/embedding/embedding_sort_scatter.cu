@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Second half of a sorting pass: every token to its place. A block adds up the counts of the blocks before it, and its warps, which
-// have consecutive tokens each, those of the warps before; in a warp, equal digits are ranked by lane. So tokens of one digit stay
-// in order, whichever thread is first.
+// Second half of a sorting pass: moves every token to its place. A block adds up the counts of the blocks before it;
+// its warps, which have consecutive tokens, add the counts of the warps before them; within a warp, equal digits are
+// ranked by lane. So tokens with the same digit stay in order, whichever thread runs first.
 // Floor: key and number of each token read and written, 16 bytes, in the first pass 12.
 // Figures of the whole sort: docs/kernels/embedding.md.
 #include "ops/embedding/embedding_sort_device.cuh"
 
-// EACH digits of a thread: a pair.
+// Each thread has EACH digits.
 enum { WARPS = EMBEDDING_THREADS / 32, EACH = 2, AHEAD = 4 };
 static_assert(EACH * EMBEDDING_THREADS == EMBEDDING_MAX_DIGITS, "a thread has a pair of digits");
 
-// Keys of AHEAD times 32 tokens, a thread's own; digits that no token has are EMBEDDING_MAX_DIGITS.
+// Loads the keys of AHEAD times 32 tokens, this thread's AHEAD of them. The digit of a missing token is
+// EMBEDDING_MAX_DIGITS.
 static __device__ __forceinline__ void load_keys(const struct embedding_sort_params *p, int base,
                                                  int last, int key[AHEAD], int digit[AHEAD]) {
 #pragma unroll
@@ -25,8 +26,8 @@ static __device__ __forceinline__ void load_keys(const struct embedding_sort_par
     }
 }
 
-// The first place of this block's tokens of digits EACH threadIdx.x ...: after all smaller digits, and after the same digit of
-// earlier blocks.
+// The first place of this block's tokens with digits EACH threadIdx.x and following: after all smaller digits, and
+// after the same digit of earlier blocks.
 static __device__ __forceinline__ void find_places(const struct embedding_sort_params *p,
                                                    int place[EACH]) {
     __shared__ int warp_total[WARPS];
@@ -44,7 +45,7 @@ static __device__ __forceinline__ void find_places(const struct embedding_sort_p
         }
 #pragma unroll
     for (int e = 0; e < EACH; e++) sum += total[e];
-    int upto = sum; // inclusive
+    int upto = sum; // inclusive prefix sum
     for (int i = 1; i < 32; i *= 2) {
         int other = __shfl_up_sync(0xffffffffu, upto, i);
         upto += lane >= i ? other : 0;
@@ -62,13 +63,13 @@ static __device__ __forceinline__ void find_places(const struct embedding_sort_p
 
 extern "C" __global__ void __launch_bounds__(EMBEDDING_THREADS)
     embedding_sort_scatter(const struct embedding_sort_params p) {
-    __shared__ int next[WARPS][EMBEDDING_MAX_DIGITS]; // the place of a warp's next token of a digit
+    __shared__ int next[WARPS][EMBEDDING_MAX_DIGITS]; // place of each digit's next token
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, place[EACH], key[AHEAD], digit[AHEAD];
     int each = p.chunk / WARPS, first = blockIdx.x * p.chunk + warp * each;
-    int last = p.tokens - first < each ? p.tokens : first + each; // may lie before first
+    int last = p.tokens - first < each ? p.tokens : first + each; // may be less than first
     for (int i = threadIdx.x; i < WARPS * EMBEDDING_MAX_DIGITS; i += EMBEDDING_THREADS)
         next[i / EMBEDDING_MAX_DIGITS][i % EMBEDDING_MAX_DIGITS] = 0;
-    find_places(&p, place); // has a barrier
+    find_places(&p, place); // contains a barrier
     for (int base = first; base < last; base += 32 * AHEAD) {
         load_keys(&p, base, last, key, digit);
 #pragma unroll

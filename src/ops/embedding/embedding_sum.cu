@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of dweight (vocab, hidden) from dy (tokens, hidden) and the sorted tokens, in fp32, each written once. A warp has some rows
-// and some columns, and adds up to EMBEDDING_SEGMENT tokens of a row in their order. Rows of more tokens are cut into segments of
-// that many, each summed by a warp of its own into `partial`; embedding_join.cu adds those. So the order of additions follows from
-// the ids alone.
+// Rows of dweight (vocab, hidden) from dy (tokens, hidden) and the sorted tokens, in fp32, each written once. A warp
+// has some rows and some columns, and adds up to EMBEDDING_SEGMENT tokens of a row in order. A row with more tokens is
+// cut into segments of that length, each summed by its own warp into `partial`; embedding_join.cu adds those sums. So
+// the order of additions depends on the ids only.
 // Floor: dy read once, dweight written once, zero rows included.
 // Limit: chains of loads that wait for each other (starts, tokens, rows).
 // Figures: docs/kernels/embedding.md.
 // The host defines
-//     DTYPE: of dy; dweight may be fp32
+//     DTYPE: the dtype of dy; dweight may be fp32
 #include "cuda/device/numbers.cuh"
 #include "ops/embedding/embedding_params.h"
 
@@ -17,12 +17,13 @@
 #define EACH_GROUP(v) _Pragma("unroll") for (int v = 0; v < EMBEDDING_GROUPS; v++)
 #define EACH_FLOAT(e) _Pragma("unroll") for (int e = 0; e < FLOATS; e++)
 
-// Column of a lane's element e: groups side by side where rows are aligned, else elements.
+// Column of a lane's element e: adjacent groups if rows are aligned, else single elements.
 DEVICE int column_of(int first, int e, int is_aligned) {
     return is_aligned ? first + (e / GROUP * 32 + LANE) * GROUP + e % GROUP : first + e * 32 + LANE;
 }
 
-// sum += dy of tokens [from, from + count) of those that the lanes hold, in order; EMBEDDING_AHEAD rows are on their way at once.
+// sum += rows of dy for `count` of the tokens that the lanes hold, starting with token `from`, in order;
+// EMBEDDING_AHEAD rows are loaded at once.
 DEVICE void add_tokens(float sum[FLOATS], const struct embedding_sum_params *p, int token, int from,
                        int count, int first) {
     for (int k = 0; k < count; k += EMBEDDING_AHEAD) {
@@ -91,7 +92,7 @@ DEVICE void write_row(float sum[FLOATS], const struct embedding_sum_params *p, i
     }
 }
 
-// Rows of one warp: their tokens follow one another, so that the lanes hold those of several rows.
+// The rows of one warp. Their tokens are consecutive, so the lanes hold the tokens of several rows.
 DEVICE void sum_rows(const struct embedding_sum_params *p, int first_row, int first) {
     int bound = first_row + LANE <= p->vocab ? p->starts[first_row + LANE] : p->num_tokens;
     int window = __shfl_sync(ALL_LANES, bound, 0), token = 0;
@@ -110,8 +111,9 @@ DEVICE void sum_rows(const struct embedding_sum_params *p, int first_row, int fi
     }
 }
 
-// Segments that begin in a tile of the sorted list: of rows of more than EMBEDDING_SEGMENT tokens, so at most the first one of a
-// row and a later one of the row before it, which have a slot of `partial` each.
+// Sums the segments that begin in a tile of the sorted list and belong to rows with more than EMBEDDING_SEGMENT tokens.
+// There are at most two: the first segment of a row, and a later one of the row before it. Each has its own slot of
+// `partial`.
 DEVICE void sum_segments(const struct embedding_sum_params *p, int tile, int first) {
     int at = tile * EMBEDDING_SEGMENT + LANE, start = 0, end = 0;
     int key = at < p->num_tokens ? p->keys[at] : p->vocab;
@@ -144,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(EMBEDDING_THREADS)
     long long warp = (long long)blockIdx.x * WARPS + threadIdx.x / 32;
     for (; warp < p.num_warps; warp += step) {
         int item = (int)(warp / p.chunks), first = (int)(warp % p.chunks) * 32 * FLOATS;
-        if (item < p.tiles) // the longer ones begin first
+        if (item < p.tiles) // long rows first
             sum_segments(&p, item, first);
         else
             sum_rows(&p, (item - p.tiles) * EMBEDDING_ROWS, first);

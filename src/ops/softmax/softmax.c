@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax: entries, checks, variants. See tessera/softmax.h for the contract.
+// Softmax: entries, checks, variants. The contract is in tessera/softmax.h.
 #include <tessera/softmax.h>
 
 #include "ops/softmax/softmax_problem.h"
 
 // ---- Variants ---------------------------------------------------------------------------------
-// To add one: a row here, its supports, plan and run; verify, bench and the tests find it.
+// To add one: a row here with its supports, plan and run. verify, bench and the tests find it.
 
 TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct softmax_problem, out.dtype)
 
-// Past the caches where the tensors together exceed them; not where the output is an input, which is in
-// the cache already.
+// Non-temporal stores if all tensors together exceed the caches, but not if the output is also an input, which
+// is in the cache already.
 static void plan_rows(const struct softmax_problem *p, const struct tsri_limits *limits,
                       int tensors, struct tsri_plan *plan) {
     int64_t row_bytes = p->out.cols * (int64_t)tsr_dtype_bytes(p->out.dtype);
@@ -85,14 +85,14 @@ static const struct tsri_variant backward_variants[] = {
      tsri_plan_serial, softmax_reference_backward_run},
 };
 
-// A row and its exponentials should stay in the second-level cache between two sweeps.
+// Between two sweeps, a row and its exponentials should stay in the second-level cache.
 static const char *prefer_forward(const void *problem, const struct tsri_limits *limits) {
     const struct softmax_problem *p = problem;
     int64_t row_bytes = p->out.cols * (int64_t)tsr_dtype_bytes(p->out.dtype);
     return row_bytes + 4 * p->out.cols > limits->l2_bytes / 2 ? "online" : "fused";
 }
 
-// Calls are batch-invariant and no two variants have the same bits: rows of tuning files have nothing to choose.
+// Calls are batch-invariant and no two variants have the same bits, so tuning files have nothing to choose.
 const struct tsri_op tsri_softmax_forward_op = {"softmax_forward", forward_variants,
                                                 TSRI_COUNT(forward_variants), prefer_forward,
                                                 softmax_cuda_forward_kernel};
@@ -112,7 +112,7 @@ static tsr_status check_forward(const tsr_context *ctx, const tsr_softmax_forwar
     TSRI_TRY(tsri_check_rows(op, "y", &args->y, TSRI_OUT, &p->out));
     TSRI_TRY(tsri_check_same_dtype(op, "y", &args->y, "x", &args->x));
     TSRI_TRY(tsri_check_same_shape(op, "y", &args->y, "x", &args->x));
-    if (p->out.cols == 0) p->out.rows = 0; // any number of empty rows is no work
+    if (p->out.cols == 0) p->out.rows = 0; // empty rows are no work
     return tsri_check_disjoint(op, "y", &args->y, "x", &args->x, true);
 }
 
@@ -140,7 +140,7 @@ static tsr_status check_backward(const tsr_context *ctx, const tsr_softmax_backw
     TSRI_TRY(tsri_check_rows(op, "dx", &args->dx, TSRI_OUT, &p->out));
     TSRI_TRY(tsri_check_same_dtype(op, "dx", &args->dx, "y", &args->y));
     TSRI_TRY(tsri_check_same_shape(op, "dx", &args->dx, "y", &args->y));
-    if (p->out.cols == 0) p->out.rows = 0; // any number of empty rows is no work
+    if (p->out.cols == 0) p->out.rows = 0; // empty rows are no work
     TSRI_TRY(tsri_check_disjoint(op, "dx", &args->dx, "y", &args->y, true));
     return tsri_check_disjoint(op, "dx", &args->dx, "dy", &args->dy, true);
 }

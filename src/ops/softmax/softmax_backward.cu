@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradient of softmax, dx = y (dy - sum y dy), (rows, cols), of rows that fit into the registers of a block.
+// Gradient of softmax, dx = y (dy - sum y dy), (rows, cols), for rows that fit into the registers of a block.
 // Floor: y and dy read once, dx written once.
 // Limit: memory; arithmetic is far below.
 // Figures: docs/kernels/softmax.md.

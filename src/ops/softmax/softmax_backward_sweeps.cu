@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradient of softmax of rows of any width, (rows, cols): the sum of y dy in one sweep, dx in a second.
+// Gradient of softmax for rows of any width, (rows, cols): one sweep sums y dy, a second computes dx.
 // Floor: y and dy read once, dx written once.
 // Limit: rows that leave the cache are read twice.
 // Figures: docs/kernels/softmax.md.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax backward of rows of a few vectors: as many rows as a vector has lanes go together, whose sums are added up side
-// by side, a lane for each row.
+// Softmax backward for rows of a few vectors. As many rows as a vector has lanes are processed together; their sums are
+// reduced side by side, one lane per row.
 #ifndef TSRI_SOFTMAX_BLOCK_H
 #define TSRI_SOFTMAX_BLOCK_H
 
@@ -13,7 +13,7 @@ SIMD_INLINE struct vf_pair combine(struct vf_pair y, struct vf_pair dy, vf sum) 
     return (struct vf_pair){y.a * (dy.a - sum), y.b * (dy.b - sum)};
 }
 
-// part: the last pair of a row.
+// part: the kind of a row's last pair.
 SIMD_INLINE void block_backward_of(tsr_dtype dtype, enum part part, const struct softmax_problem *p,
                                    int64_t first, int64_t last, bool is_streaming) {
     int64_t cols = p->out.cols, whole = (cols - 1) / PAIR * PAIR, n = cols - whole;
@@ -26,7 +26,7 @@ SIMD_INLINE void block_backward_of(tsr_dtype dtype, enum part part, const struct
         const char *y = (const char *)p->in[0].data + row * y_step;
         const char *dy = (const char *)p->in[1].data + row * dy_step;
         char *dx = (char *)p->out.data + row * dx_step;
-        // Past the caches go whole lines.
+        // Non-temporal stores need whole lines, so results are gathered first.
         char *to = is_streaming ? gathered : dx;
         int64_t to_step = is_streaming ? row_bytes : dx_step;
         vf dot[VL];
@@ -60,8 +60,8 @@ SIMD_INLINE void block_backward_of(tsr_dtype dtype, enum part part, const struct
                               load_part(dtype, part, dy + r * dy_step, whole, n), sum);
             if (part == WHOLE) store_part(dtype, part, false, to + r * to_step, whole, held[r], n);
         }
-        // A store of part of a vector may reach over the next row, whose load would wait for it where both lie alike in
-        // their pages: such stores wait for all loads.
+        // A partial vector store may overlap the next row, and a load of that row would wait for it if both rows have
+        // the same offset within a page. So these stores come after all loads.
         for (int64_t r = 0; part != WHOLE && r < num; r++)
             store_part(dtype, part, false, to + r * to_step, whole, held[r], n);
         for (int64_t r = 0; r < num; r++)

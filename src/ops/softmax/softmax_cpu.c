@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax on CPU threads: rows are independent, a task is a group of rows, a pass is a
-// parallel loop.
+// Softmax on CPU threads: rows are independent, a task is a group of rows, a pass is a parallel loop.
 #include "ops/softmax/softmax_problem.h"
 
 struct pass {
@@ -8,7 +7,7 @@ struct pass {
     const struct tsri_plan *plan;
     softmax_kernel *kernel;
     float *scratch;
-    int64_t scratch_per_thread; // floats; 0: shared by all
+    int64_t scratch_per_thread; // floats; 0: all threads share the scratch
     enum softmax_memory memory;
 };
 
@@ -16,7 +15,7 @@ static void run_task(void *arg, int64_t index, int thread) {
     const struct pass *pass = arg;
     int64_t first = index * pass->plan->grain;
     int64_t last = tsri_min(first + pass->plan->grain, pass->problem->out.rows);
-    float *scratch = pass->scratch; // NULL where the pass has none: not even 0 may be added to it
+    float *scratch = pass->scratch; // NULL if the pass has none; adding even 0 to NULL is undefined
     if (pass->scratch_per_thread > 0) scratch += thread * pass->scratch_per_thread;
     pass->kernel(pass->problem, first, last, scratch, pass->memory);
 }
@@ -48,7 +47,7 @@ tsr_status softmax_fused_backward_run(tsr_context *ctx, const void *problem,
     return TSR_OK;
 }
 
-// The baselines: what a chain of element-wise operators does, each a sweep over the whole tensor.
+// The baselines work like a chain of element-wise operators: each sweeps over the whole tensor.
 
 tsr_status softmax_unfused_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
                                void *workspace) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax on CUDA: plans and launches. Rows that fit are held in registers, one read and one write; wider ones
-// are gone over twice. The unfused form, to measure against, is three launches with a tensor in fp32 between them.
+// Plans and launches of softmax on CUDA. Rows that fit are held in registers: one read and one write. Wider rows are
+// swept twice. The unfused baseline has three launches with an fp32 tensor between them.
 #include "context/cuda_rows.h"
 #include "ops/softmax/softmax_params.h"
 #include "ops/softmax/softmax_problem.h"
 
-// Both leave room for 64 registers a thread, as many as 1024 threads can have. Backward holds two rows. Forward has fewer floats
-// a thread in rows that come from the cache: more threads are sooner done.
+// Both passes leave room for 64 registers per thread, the limit with 1024 threads. Backward holds two rows. In forward,
+// rows that come from the cache have fewer floats per thread, because more threads finish sooner.
 enum { BACKWARD_FLOATS = 16, MAX_COLS = INT32_MAX - 65536 };
 enum { NUM_WIDTHS = 7, FORWARD_COLS = 24576, SM_THREADS = 1024 };
 static const struct tsri_cuda_width f32_widths[NUM_WIDTHS] = {{256, 32},         {1024, 8},
@@ -71,7 +71,7 @@ void softmax_cuda_plan_sweeps(const void *problem, const struct tsri_limits *lim
     tsri_plan_cuda_sweeps(plan, p->out.rows);
 }
 
-// The tensor, then one number a row.
+// Bytes of the tensor; one number per row follows it.
 static size_t scratch_bytes(const struct softmax_problem *p) {
     return tsri_round_up((size_t)(p->out.rows * p->out.cols) * sizeof(float), 256);
 }
@@ -158,7 +158,7 @@ tsr_status softmax_cuda_run_unfused(tsr_context *ctx, const void *problem,
     return TSR_OK;
 }
 
-// The unfused one, which serves both passes, then each dtype's widths and sweeps.
+// The unfused kernel, which serves both passes, then the widths and the sweeps of each dtype.
 bool softmax_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
     const int dtype = (index - 1) / (NUM_WIDTHS + 1), width = (index - 1) % (NUM_WIDTHS + 1);
     (void)cuda_arch;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = softmax(x) over the columns of (rows, cols), of rows that fit into the registers of a block. A row of -inf gives zeros; one
-// that holds +inf or NaN gives NaN throughout, as the sum does.
+// y = softmax(x) over the columns of (rows, cols), for rows that fit into the registers of a block. A row of -inf gives
+// zeros; a row with +inf or NaN becomes NaN throughout, like its sum.
 // Floor: x read once, y written once.
 // Limit: memory; arithmetic is far below.
 // Figures: docs/kernels/softmax.md.
@@ -9,7 +9,7 @@
 #include "cuda/device/rows.cuh"
 #include "ops/softmax/softmax_params.h"
 
-// So many threads are to run on a multiprocessor: more rows are on their way.
+// Keeps 1024 threads on a multiprocessor, so that more rows are in flight.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1024 / BLOCK_THREADS)
     softmax_forward(const struct softmax_params p) {
     DECLARE_REDUCER(reducer);
@@ -20,7 +20,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1024 / BLOCK_THREADS
     long long step = (long long)gridDim.x * ROWS_PER_BLOCK;
     for (long long base = (long long)blockIdx.x * ROWS_PER_BLOCK; base < p.rows; base += step) {
         long long row = base + ROW_OF_BLOCK;
-        int cols = row < p.rows ? p.cols : 0; // the last block's missing rows take part in shuffles
+        int cols = row < p.rows ? p.cols : 0; // missing rows still take part in shuffles
         float x[FLOATS_PER_THREAD], max = -INFINITE, sum = 0;
         load_row(x, p.in[0], row * p.in_stride[0], cols, p.is_aligned, ROWS_KEPT, -INFINITE);
         EACH_FLOAT(e) max = fmaxf(max, x[e]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax of rows of any width, (rows, cols), in two sweeps, the second of which finds the row in the second-level cache while it
-// is not too wide. The first keeps a running maximum and a sum relative to it (arXiv:1805.02867).
+// Softmax of rows of any width, (rows, cols), in two sweeps; unless the row is too wide, the second finds it in the
+// second-level cache. The first keeps a running maximum and a sum relative to it (arXiv:1805.02867).
 // Floor: x read once, y written once.
 // Limit: rows that leave the cache are read twice.
 // Figures: docs/kernels/softmax.md.
@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
 #pragma unroll
             for (int i = 0; i < GROUP; i++)
                 if (i < width) larger = fmaxf(larger, x[i]);
-            float zero = larger == -INFINITE ? 0 : larger; // nothing yet: all terms are 0, but NaN
+            float zero = larger == -INFINITE ? 0 : larger; // nothing yet: terms are 0 or NaN
             sum *= exp2_fast((max - zero) * LOG2_E);
 #pragma unroll
             for (int i = 0; i < GROUP; i++)

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CUDA kernels of softmax get, by value. Read by both compilers: no headers, no typedefs.
+// The parameters of softmax's CUDA kernels, passed by value. Both compilers read this file: no headers, no typedefs.
 #ifndef TSRI_SOFTMAX_PARAMS_H
 #define TSRI_SOFTMAX_PARAMS_H
 
-// in: x, or y and dy; out: y, or dx. Element (r, c) is at r stride + c.
+// in: x, or y and dy; out: y or dx. Element (r, c) is at r * stride + c.
 struct softmax_params {
     const void *in[2];
     void *out;
     long long in_stride[2], out_stride, rows;
-    long long early_rows; // the first ones, of blocks that stand ready: fetched while those wait
+    long long early_rows; // first rows of blocks that start early: prefetched while the blocks wait
     int cols;
     int is_aligned; // addresses, row strides and cols are multiples of 16 bytes
-    // Of the unfused passes: (rows, cols) and (rows) floats, which of them it is, and the tensors' dtype.
+    // For the unfused passes: (rows, cols) and (rows) floats, the pass, and the tensors' dtype.
     float *scratch, *of_rows;
     int pass, dtype;
 };

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax between its rooms: the problem that the entry makes, and the kernels of one ISA.
+// Shared by the files of softmax: the problem that the entry makes, and the kernels of one ISA.
 #ifndef TSRI_SOFTMAX_PROBLEM_H
 #define TSRI_SOFTMAX_PROBLEM_H
 
 #include "context/op_table.h"
 #include "cpu/cpu_isa.h"
 
-// Forward: in[0] = x, out = y. Backward: in[0] = y, in[1] = dy, out = dx. All (rows, cols),
-// one dtype.
+// Forward: in[0] = x, out = y. Backward: in[0] = y, in[1] = dy, out = dx. All are (rows, cols) of one dtype.
 struct softmax_problem {
     struct tsri_rows in[2];
     struct tsri_rows out;
 };
 
-// What a pass does about memory: nothing; stores past the caches; beside these, lines are fetched far ahead.
+// How a pass accesses memory: through the caches; with non-temporal stores; with those and far prefetches.
 enum softmax_memory { SOFTMAX_CACHED, SOFTMAX_STREAMED, SOFTMAX_FETCHED };
 
-// Rows [first, last) of one pass. scratch is the thread's own (cols, rounded up to 32) floats for the fused kernels,
-// and the whole call's (rows, cols) floats, then (rows), for the unfused ones.
+// Rows [first, last) of one pass. scratch: for fused kernels the thread's own floats (cols, rounded up to 32), for
+// unfused ones the call's (rows, cols) floats, then (rows).
 typedef void softmax_kernel(const struct softmax_problem *problem, int64_t first, int64_t last,
                             float *scratch, enum softmax_memory memory);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The oracle: the definition of tessera/softmax.h in double, one row after the other.
+// The oracle: the definition of tessera/softmax.h in double, row by row.
 #include <math.h>
 
 #include "core/core_dtype.h"
@@ -19,7 +19,7 @@ tsr_status softmax_reference_run(tsr_context *ctx, const void *problem,
             if (value > max || isnan(value)) max = value;
             if (isnan(max)) break;
         }
-        if (max == -INFINITY) max = 0; // a row that sees nothing: zeros
+        if (max == -INFINITY) max = 0; // a row of -inf: zeros
         for (int64_t c = 0; c < y->cols; c++) sum += exp(tsri_load(x->dtype, xr, c) - max);
         for (int64_t c = 0; c < y->cols; c++) {
             double e = exp(tsri_load(x->dtype, xr, c) - max);

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// What softmax's kernels are made of: exponentials, sweeps over a row; and rows that are too short for several in flight.
+// The parts of softmax's kernels: exponentials, sweeps over a row, and rows too short for the three-row pipeline.
 #ifndef TSRI_SOFTMAX_SHORT_H
 #define TSRI_SOFTMAX_SHORT_H
 
 #include "cpu/simd_pairs.h"
 #include "ops/softmax/softmax_problem.h"
 
-// Whether rows of at most a vector go one after the other. With vectors of a line the store of part of one reaches over the
-// next row, whose load then waits where both lie alike in their pages, as large tensors do.
+// Whether rows of at most one vector are processed one after the other. If a vector is a whole line, a partial store
+// overlaps the next row, and the next load waits if both rows have the same offset within a page, as in large tensors.
 enum { HAS_NARROW = VL < 16 };
 enum { SHORT_COLS = 640, SHORT_FLOATS = 4096, SHORT_ROWS = 64 };
 enum { UNROLL = 4 }; // independent accumulators: add and max have a latency of four cycles
 
-// A line is fetched into the first level, and long before into the second, beside stores past the caches: what waits
-// for memory there does not hold up the few line buffers of the first level, through which those stores go.
+// Prefetches a line into the first-level cache and, with non-temporal stores, much earlier into the second. Waiting for
+// memory there does not occupy the few line buffers of the first level, which those stores need.
 SIMD_INLINE void fetch(const char *at, enum softmax_memory memory) {
     enum { NEAR = 2 << 10, LEVEL_2 = 2 };
     if (memory == SOFTMAX_FETCHED) __builtin_prefetch(simd_far_line((uintptr_t)at), 0, LEVEL_2);
@@ -22,15 +22,15 @@ SIMD_INLINE void fetch(const char *at, enum softmax_memory memory) {
 
 // ---- Exponentials -----------------------------------------------------------------------------
 
-// 0 in place of a maximum of -inf, so that a row of -inf has exponentials of 0 and not NaN.
+// Replaces a maximum of -inf by 0, so that a row of -inf has exponentials of 0, not NaN.
 SIMD_INLINE float finite_max(float max) { return max == -__builtin_inff() ? 0.0f : max; }
 
-// Below this magnitude a maximum may be taken off after the scaling by log2 e, in the same FMA: its product, rounded
-// once for the whole row, is off by a factor that all exponentials share and their sum divides out, at most 2^0.1.
-// One lane may have no FMA.
+// For maxima below this magnitude, one FMA scales by log2 e and then subtracts the maximum. The product of maximum and
+// log2 e, rounded once per row, is off by at most 2^0.1, a factor that all exponentials share and their sum cancels.
+// One-lane builds may have no FMA.
 SIMD_INLINE bool is_plain(float max) { return VL > 1 && max > -0x1p20f && max < 0x1p20f; }
 
-// The row's maximum as exp_of takes it.
+// The row's maximum in the form that exp_of needs.
 SIMD_INLINE vf shift_of(bool is_plain, float max) {
     return vf_set1(is_plain ? 0.0f - finite_max(max) * SIMD_LOG2E : finite_max(max));
 }
@@ -45,7 +45,7 @@ SIMD_INLINE float inverse(float sum) { return sum == 0 ? 0 : 1 / sum; }
 
 // ---- Sweeps over one row ----------------------------------------------------------------------
 
-// A row on its way; the pieces of it that a sweep takes one after the other share these sums.
+// A row in progress: the pieces that a sweep processes one after the other share these sums.
 struct running {
     vf lane[UNROLL];
 };
@@ -62,7 +62,7 @@ SIMD_INLINE float sum_of(struct running r) {
     return vf_hsum((r.lane[0] + r.lane[1]) + (r.lane[2] + r.lane[3]));
 }
 
-// Columns [begin, end); begin is a multiple of PAIR here and below.
+// Columns [begin, end); here and below, begin is a multiple of PAIR.
 SIMD_INLINE void sweep_max(tsr_dtype dtype, const char *x, int64_t begin, int64_t end,
                            struct running *max) {
     struct running m = *max;
@@ -110,7 +110,7 @@ SIMD_INLINE void sweep_exp(tsr_dtype dtype, bool is_plain, const char *x, float 
         s.lane[0] = s.lane[0] + v.a;
         s.lane[1] = s.lane[1] + v.b;
     }
-    if (i < end) { // beyond is the maximum, for what underflows takes long
+    if (i < end) { // filled with the maximum, because underflow is slow
         struct vf_pair v = vf_load_pair_n(dtype, x, i, end - i, finite_max(row_max));
         v.a = exp_of(dtype, is_plain, v.a, shift);
         if (vf_is_split(dtype) || end - i > VL) v.b = exp_of(dtype, is_plain, v.b, shift);
@@ -172,8 +172,9 @@ SIMD_INLINE void narrow_backward(tsr_dtype dtype, const struct softmax_problem *
 
 // ---- Rows of a few vectors --------------------------------------------------------------------
 
-// Rows too short for that: a block of them goes through three sweeps, each over all its rows, so that their reductions run
-// side by side while the exponentials wait in the first-level cache. Vector by vector, but the same sums in the same order.
+// For rows that are even shorter than the pipeline needs. A block of rows goes through three sweeps, each over all its
+// rows, so that their reductions overlap while the exponentials stay in the first-level cache. Vector by vector, but
+// with the same sums in the same order.
 SIMD_INLINE vf short_exp_at(tsr_dtype dtype, bool is_plain, const char *x, int64_t i, int64_t n,
                             vf shift, float *e) {
     vf value = n == VL ? vf_load_as(dtype, x, i) : vf_load_as_n(dtype, x, i, n);
@@ -183,7 +184,7 @@ SIMD_INLINE vf short_exp_at(tsr_dtype dtype, bool is_plain, const char *x, int64
     return value;
 }
 
-// Rows of 16 bits go in pairs of vectors, which one load and one conversion serve; a row of one vector has no pair.
+// 16-bit rows use pairs of vectors, which share one load and one conversion; a row of one vector has no pair.
 SIMD_INLINE bool has_pairs(tsr_dtype dtype, int64_t cols) {
     return vf_is_split(dtype) && cols > VL;
 }

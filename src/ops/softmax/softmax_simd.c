@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax and its gradient, (rows, cols), compiled once per instruction set. "fused" has three rows in flight: while it computes
-// the exponentials of one, into fp32 scratch, it writes the row before, whose sum is known, and reads the row after for its
-// maximum, so that loads, stores and arithmetic run side by side. "online" (Milakov and Gimelshein) folds maximum and sum into one
-// sweep, for rows that do not stay in cache.
+// Softmax and its gradient, (rows, cols), compiled once per instruction set. "fused" has three rows in flight: while it
+// computes the exponentials of one row into fp32 scratch, it writes the previous row, whose sum is known, and reads the
+// next row for its maximum, so that loads, stores and arithmetic overlap. "online" (Milakov and Gimelshein) computes
+// maximum and sum in one sweep, for rows that do not stay in the cache.
 // Floor: forward x read once, y written once, backward two reads and a write; an exponential and about ten operations an element.
 // Limit: past the caches memory; in bf16 arithmetic takes as long.
 // Figures: docs/kernels/softmax.md, on 16 threads docs/kernels/rows.md.
 #include "ops/softmax/softmax_block.h"
 
-// Memory works at its own pace only if it is asked evenly: a group of lines is fetched, as much is
-// written, as much is computed.
+// Memory reaches its full rate only with an even load: each step prefetches, computes and writes the same number of
+// lines.
 enum { GROUP_BYTES = 256 };
 
-// One instantiation for each dtype, with the dtype a constant inside, each a function by itself.
+// One instantiation per dtype, which is a constant inside; each is a function of its own.
 #define ONE(name, suffix, dtype)                                                                   \
     static __attribute__((noinline)) void name##suffix(                                            \
         const struct softmax_problem *p, int64_t first, int64_t last, float *scratch,              \
@@ -35,8 +35,8 @@ enum { GROUP_BYTES = 256 };
 
 // ---- Forward ----------------------------------------------------------------------------------
 
-// Three rows at once, whole groups of columns: scales the previous row, whose exponentials are in e,
-// into y; replaces them by those of x; finds the maximum of next. Returns the columns done.
+// Works on three rows at once, in whole groups of columns: scales the previous row, whose exponentials are in e, into
+// y; replaces them by those of x; finds the maximum of next. Returns the number of columns done.
 SIMD_INLINE int64_t sweep_three(tsr_dtype dtype, const char *x, float row_max, const char *next,
                                 float *e, float factor, char *y, int64_t cols, struct running *max,
                                 struct running *sum, enum softmax_memory memory) {
@@ -49,7 +49,7 @@ SIMD_INLINE int64_t sweep_three(tsr_dtype dtype, const char *x, float row_max, c
 #pragma GCC unroll 4
         for (int64_t line = 0; line < GROUP_BYTES; line += 64)
             fetch(next + i * bytes + line, memory);
-            // Counts and lanes that the compiler knows: accumulators stay in registers.
+            // Counts and lanes are compile-time constants, so the accumulators stay in registers.
 #pragma GCC unroll 8
         for (int at = 0; at < group; at += PAIR) {
             struct vf_pair v = {vf_load(e + i + at) * f, vf_load(e + i + at + VL) * f};
@@ -120,7 +120,7 @@ SIMD_INLINE void fused_as(tsr_dtype dtype, const struct softmax_problem *p, int6
 }
 BY_DTYPE(fused)
 
-// Each lane keeps its own max and sum; when a block raises the max, the sum so far is rescaled.
+// Each lane keeps its own maximum and sum. When a block raises the maximum, the sum so far is rescaled.
 SIMD_INLINE void online_as(tsr_dtype dtype, const struct softmax_problem *p, int64_t first,
                            int64_t last, float *scratch, enum softmax_memory memory) {
     (void)scratch;
@@ -162,7 +162,7 @@ BY_DTYPE(online)
 
 SIMD_INLINE void combine_row(tsr_dtype dtype, const char *y, const char *dy, float row_sum,
                              char *dx, int64_t cols, enum softmax_memory memory) {
-    if (row_sum != row_sum) { // which makes the whole row NaN
+    if (row_sum != row_sum) { // a NaN sum makes the whole row NaN
         simd_fill_nan(dtype, dx, cols);
         return;
     }
@@ -199,7 +199,7 @@ SIMD_INLINE void combine_row(tsr_dtype dtype, const char *y, const char *dy, flo
     }
 }
 
-// The sum of y dy from column i on, onto sums so far.
+// Adds y dy from column i on to the sums so far.
 SIMD_INLINE float dot_rest(tsr_dtype dtype, const char *y, const char *dy, int64_t i, int64_t cols,
                            struct running so_far) {
     vf *sum = so_far.lane;
@@ -226,8 +226,8 @@ SIMD_INLINE float dot_row(tsr_dtype dtype, const char *y, const char *dy, int64_
     return dot_rest(dtype, y, dy, 0, cols, running_at(0));
 }
 
-// A row's gradient past the caches, and beside it the sum of the next row, so that memory is asked as evenly as in
-// sweep_three. dx must be vf_is_aligned.
+// Writes a row's gradient with non-temporal stores and meanwhile sums the next row, so that the load on memory is as
+// even as in sweep_three. dx must be vf_is_aligned.
 SIMD_INLINE float combine_with_next(tsr_dtype dtype, const char *y, const char *dy, float row_sum,
                                     char *dx, const char *next_y, const char *next_dy, int64_t cols,
                                     enum softmax_memory memory) {
@@ -273,7 +273,7 @@ SIMD_INLINE void fused_backward_as(tsr_dtype dtype, const struct softmax_problem
         return;
     }
     if (cols <= SHORT_COLS && memory == SOFTMAX_CACHED) {
-        // the sums of a block of rows first: see HAS_NARROW
+        // sums of a block of rows first: see HAS_NARROW
         for (int64_t row = first; row < last; row += SHORT_ROWS) {
             int64_t rows = last - row < SHORT_ROWS ? last - row : SHORT_ROWS;
             float sums[SHORT_ROWS];

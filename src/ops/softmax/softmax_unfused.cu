@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax and its gradient unfused, (rows, cols), to measure against: each pass goes over the whole tensor and leaves what it found
-// in memory, in fp32, as operations of a framework do that know nothing of each other. A block takes a row. The pass is a branch
-// that all threads take alike, as is the dtype, so that one kernel does.
+// Unfused softmax and its gradient, (rows, cols), as a baseline: each pass sweeps over the whole tensor and leaves its
+// result in memory, in fp32, like a framework's separate operations. A block takes a row. Pass and dtype are branches
+// that all threads take alike, so one kernel is enough.
 // Floor: that of softmax_forward.cu and softmax_backward.cu.
 // Limit: memory, which three passes use.
 // Figures: docs/kernels/softmax.md.
 // The host defines
-//     DTYPE (2: the tensors' own is known at run time), THREADS_PER_ROW (512)
+//     DTYPE (2: the tensors' dtype is known at run time), THREADS_PER_ROW (512)
 #include "cuda/device/any_dtype.cuh"
 #include "cuda/device/reduce.cuh"
 #include "ops/softmax/softmax_params.h"
 
-// Four at a time where rows are aligned, of every dtype: neighbouring threads then touch neighbouring 16 bytes of fp32.
+// Four elements at a time in aligned rows of any dtype: neighbouring threads then access neighbouring 16 bytes of fp32.
 enum { FOUR = 4 };
 #define SWEEP_FOUR(p, col, width)                                                                  \
     for (int width = (p).is_aligned ? FOUR : 1, col = ROW_THREAD * width; col < (p).cols;          \
@@ -32,7 +32,7 @@ DEVICE void store_four(const float x[FOUR], void *data, long long at, int width,
         store_four_any(data, at, x, dtype);
 }
 
-// Of the intermediate tensor.
+// Stores to the intermediate tensor.
 DEVICE void store_floats(float *data, const float x[FOUR], int width) {
     if (width == 1)
         data[0] = x[0];
@@ -53,7 +53,7 @@ DEVICE void load_floats(float x[FOUR], const float *data, int width) {
     x[3] = four.w;
 }
 
-// The row in `scratch`, and what there is one of a row in `of_rows`.
+// `scratch` holds the row; `of_rows` holds one number per row.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     softmax_unfused(const struct softmax_params p) {
     DECLARE_REDUCER(reducer);
@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
                     if (i < width) sum += x[i] = exp2_fast((x[i] - max) * LOG2_E);
                 store_floats(scratch + col, x, width);
             }
-            sum = reduce_sum(sum, &reducer); // all have read the maximum
+            sum = reduce_sum(sum, &reducer); // all threads have read the maximum
             if (ROW_THREAD == 0) *of_row = sum;
             break;
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The baselines of softmax, (rows, cols), compiled once per instruction set: passes over the whole tensor, each what one
-// element-wise operator or one reduction does.
+// The baselines of softmax, (rows, cols), compiled once per instruction set: passes over the whole tensor, each like
+// one element-wise operator or one reduction.
 // Floor: that of softmax_simd.c.
 // Limit: memory, which three passes use.
 // Figures: docs/kernels/softmax.md (unfused).
@@ -9,7 +9,7 @@
 
 enum { UNROLL = 4 }; // independent accumulators: add and max have a latency of four cycles
 
-// One instantiation for each dtype, with the dtype a constant inside.
+// One instantiation per dtype, which is a constant inside.
 #define BY_DTYPE(name)                                                                             \
     static void name(const struct softmax_problem *p, int64_t first, int64_t last, float *scratch, \
                      enum softmax_memory memory) {                                                 \
@@ -24,12 +24,12 @@ enum { UNROLL = 4 }; // independent accumulators: add and max have a latency of 
 
 // ---- Rows ----------------------------------------------------------------------
 
-// 0 in place of a maximum of -inf, so that a row of -inf has exponentials of 0 and not NaN.
+// Replaces a maximum of -inf by 0, so that a row of -inf has exponentials of 0, not NaN.
 SIMD_INLINE float finite_max(float max) { return max == -__builtin_inff() ? 0.0f : max; }
 
 SIMD_INLINE vf exp_of(vf x, vf max) { return vf_exp2_nonpositive((x - max) * vf_set1(SIMD_LOG2E)); }
 
-// e = exp(x - max), returns their sum.
+// e = exp(x - max); returns their sum.
 SIMD_INLINE float sweep_exp(tsr_dtype dtype, const void *x, float row_max, float *e, int64_t cols) {
     vf max = vf_set1(finite_max(row_max)), sum[UNROLL];
     for (int u = 0; u < UNROLL; u++) sum[u] = vf_set1(0.0f);
@@ -50,7 +50,7 @@ SIMD_INLINE float sweep_exp(tsr_dtype dtype, const void *x, float row_max, float
     return vf_hsum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-// y = e factor. Streaming stores want whole aligned vectors: the ends are stored as usual.
+// y = e factor. Non-temporal stores need whole aligned vectors, so the ends use ordinary stores.
 SIMD_INLINE void sweep_scale(tsr_dtype dtype, const float *e, float factor, void *y, int64_t cols,
                              bool is_streaming) {
     vf f = vf_set1(factor);
