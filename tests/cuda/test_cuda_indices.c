@@ -75,7 +75,7 @@ static void ids_of_an_embedding(void **state) {
         for (int c = 0; c < HIDDEN; c++) {
             assert_int_equal(isnan(y[t][c]) != 0, is_bad(t));
             if (is_bad(t)) continue;
-            assert_float_equal(y[t][c], weight[ids[t]][c], 0);
+            assert_same_number(y[t][c], weight[ids[t]][c]);
             sums[ids[t]][c] += (double)y[t][c];
         }
     for (int repeat = 0; repeat < 2; repeat++) {
@@ -108,7 +108,7 @@ static void positions_of_rope(void **state) {
         for (int h = 0; h < HEADS; h++)
             for (int c = 0; c < DIM; c++) {
                 assert_int_equal(isnan(y[t][h][c]) != 0, is_bad(t) && c < TURNING);
-                if (c >= TURNING) assert_float_equal(y[t][h][c], x[t][h][c], 0);
+                if (c >= TURNING) assert_same_number(y[t][h][c], x[t][h][c]);
             }
 }
 
@@ -138,10 +138,10 @@ static void targets_of_cross_entropy(void **state) {
     for (int t = 0; t < TOKENS; t++) {
         bool is_ignored = targets[t] == -100, is_nan = is_bad(t) && !is_ignored;
         assert_int_equal(isnan(loss[t]) != 0, is_nan);
-        if (is_ignored) assert_float_equal(loss[t], 0, 0);
+        if (is_ignored) assert_same_number(loss[t], 0);
         for (int c = 0; c < VOCAB; c++) {
             assert_int_equal(isnan(dlogits[t][c]) != 0, is_nan);
-            if (is_ignored) assert_float_equal(dlogits[t][c], 0, 0);
+            if (is_ignored) assert_same_number(dlogits[t][c], 0);
         }
     }
 }

@@ -95,6 +95,14 @@ static inline void test_status(const char *file, int line, tsr_status got, tsr_s
     test_status(__FILE__, __LINE__, (got), (expected), (const char *const[]){__VA_ARGS__, NULL})
 #define assert_ok(call) test_status(__FILE__, __LINE__, (call), TSR_OK, (const char *const[]){NULL})
 
+// Equal numbers. To cmocka's assert_float_equal NaN and infinity are equal to everything.
+static inline void test_same_number(const char *file, int line, double got, double expected) {
+    if (got == expected) return;
+    print_error("got %.9g, expected %.9g\n", got, expected);
+    _fail(file, line);
+}
+#define assert_same_number(got, expected) test_same_number(__FILE__, __LINE__, (got), (expected))
+
 static inline tsr_context *test_context(int num_threads) {
     tsr_context *ctx;
     assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.num_threads = num_threads), &ctx));
