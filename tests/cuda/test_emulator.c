@@ -6,10 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../emulator/emulator_formats.h"
 #include "cuda/cuda_driver.h"
 #include "cuda/cuda_nvrtc.h"
 #include "cuda/device/tensor_map.h"
-#include "../emulator/emulator_formats.h"
 
 // Each kernel gets memory of 64 floats.
 static const char source[] =

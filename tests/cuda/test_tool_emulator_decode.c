@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#include "commands/device_option.h"
+#include "system/device_option.h"
 
 enum { BATCH = 6, PAGE = 4, PAGES = 4, CAPACITY = PAGE * PAGES, DIM = 16, POSITIONS = 12 };
 

@@ -2,7 +2,7 @@
 // Any command line, one argument a line, for a table with options of every kind. It is taken, and every value is
 // then one that the table allows; or refused with one sentence; or answered with the help.
 #define _GNU_SOURCE
-#include "commands/options.h"
+#include "system/options.h"
 
 #include <math.h>
 

@@ -5,7 +5,7 @@
 // TESSERA_TEST_SEED others.
 #include "tool_case.h"
 
-#include "commands/device_option.h"
+#include "system/device_option.h"
 #include "verify/trial.h"
 
 static tsr_device device;

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <tessera/tessera.h>
 
-#include "commands/device_option.h"
 #include "measure/profile_steps.h"
+#include "system/device_option.h"
 #include "test_support.h"
 
 #define NEAR(a, b) assert_true(fabs((double)(a) - (double)(b)) <= 1e-9 * fabs((double)(b)))

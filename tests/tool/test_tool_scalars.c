@@ -9,7 +9,7 @@
 #include <float.h>
 #include <math.h>
 
-#include "commands/device_option.h"
+#include "system/device_option.h"
 #include "verify/trial.h"
 
 static tsr_device device;

@@ -10,9 +10,9 @@
 
 #include "apply/apply.h"
 #include "commands/command.h"
-#include "commands/device_option.h"
-#include "commands/options.h"
+#include "system/device_option.h"
 #include "system/files.h"
+#include "system/options.h"
 #include "verify/tensors.h"
 
 enum { COMMON_OPTIONS = 10 };

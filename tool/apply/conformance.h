@@ -6,7 +6,7 @@
 #define TOOL_CONFORMANCE_H
 
 #include "apply/apply.h"
-#include "commands/options.h"
+#include "system/options.h"
 #include "verify/verify.h"
 
 enum { CONFORMANCE_MAX_PATH = 1024, CONFORMANCE_OPTION_BYTES = 128 };

@@ -6,9 +6,9 @@
 
 #include "commands/bench_walk.h"
 #include "commands/command.h"
-#include "commands/device_option.h"
 #include "measure/measure.h"
 #include "peers/bench_peers.h"
+#include "system/device_option.h"
 #include "system/signals.h"
 
 static const char *const formats[] = {"md", "csv", "json", "jsonl", NULL};

@@ -4,8 +4,8 @@
 #ifndef TOOL_BENCH_CASES_H
 #define TOOL_BENCH_CASES_H
 
-#include "commands/options.h"
 #include "specs/spec.h"
+#include "system/options.h"
 
 enum { BENCH_MAX_SPECS = 32, BENCH_MAX_OPTIONS = 96 };
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "commands/command.h"
-#include "commands/device_option.h"
+#include "system/device_option.h"
 #include "system/files.h"
 
 static const char *const passes[] = {"forward", "backward", "both", NULL};

@@ -4,7 +4,7 @@
 #ifndef TOOL_COMMAND_WALK_H
 #define TOOL_COMMAND_WALK_H
 
-#include "commands/options.h"
+#include "system/options.h"
 
 // A row of the table, which ends with a NULL name.
 struct command {

@@ -10,9 +10,9 @@
 
 #include "commands/bench_walk.h"
 #include "commands/command.h"
-#include "commands/device_option.h"
 #include "files/compare_runs.h"
 #include "measure/measure_session.h"
+#include "system/device_option.h"
 #include "system/files.h"
 #include "system/heap.h"
 #include "system/signals.h"

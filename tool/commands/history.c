@@ -8,11 +8,11 @@
 #include <string.h>
 
 #include "commands/command.h"
-#include "commands/options.h"
 #include "files/compare_runs.h"
 #include "files/history_store.h"
 #include "system/environment.h"
 #include "system/files.h"
+#include "system/options.h"
 
 static const char *const verbs[] = {"add", "list", "show", "check", "remove", NULL};
 static const struct command_help help = {

@@ -6,12 +6,12 @@
 #include <string.h>
 
 #include "commands/command.h"
-#include "commands/device_option.h"
 #include "commands/info_device.h"
 #include "commands/info_figures.h"
-#include "commands/options.h"
 #include "measure/measure.h"
+#include "system/device_option.h"
 #include "system/environment.h"
+#include "system/options.h"
 
 static const char *const formats[] = {"md", "json", NULL};
 

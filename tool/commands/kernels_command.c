@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "commands/command.h"
-#include "commands/options.h"
 #include "system/files.h"
+#include "system/options.h"
 
 static const char *const verbs[] = {"check", "pack", "list", "clear", NULL};
 

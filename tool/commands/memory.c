@@ -6,8 +6,8 @@
 
 #include "commands/bench_walk.h"
 #include "commands/command.h"
-#include "commands/device_option.h"
 #include "measure/memory_rows.h"
+#include "system/device_option.h"
 #include "system/files.h"
 #include "system/signals.h"
 

@@ -8,8 +8,8 @@
 
 #include "commands/bench_cases.h"
 #include "commands/command.h"
-#include "commands/device_option.h"
 #include "measure/profile_steps.h"
+#include "system/device_option.h"
 #include "system/environment.h"
 #include "system/files.h"
 #include "system/heap.h"

@@ -10,9 +10,9 @@
 
 #include "commands/bench_walk.h"
 #include "commands/command.h"
-#include "commands/device_option.h"
 #include "measure/tune_candidates.h"
 #include "measure/tune_table.h"
+#include "system/device_option.h"
 #include "system/files.h"
 #include "system/heap.h"
 #include "system/signals.h"

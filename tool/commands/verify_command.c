@@ -6,10 +6,10 @@
 #include <time.h>
 
 #include "commands/command.h"
-#include "commands/device_option.h"
-#include "commands/options.h"
 #include "files/result.h"
 #include "files/run.h"
+#include "system/device_option.h"
+#include "system/options.h"
 #include "system/progress.h"
 #include "system/signals.h"
 #include "verify/verify.h"

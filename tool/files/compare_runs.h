@@ -5,8 +5,8 @@
 
 #include <stdbool.h>
 
-#include "commands/options.h"
 #include "files/run.h"
+#include "system/options.h"
 
 // Whether the operands are files or folders, not operations.
 bool compare_runs_asked(int argc, char **argv);

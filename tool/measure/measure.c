@@ -12,8 +12,8 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "commands/device_option.h"
 #include "measure/measure_contender.h"
+#include "system/device_option.h"
 #include "system/heap.h"
 #include "system/progress.h"
 

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "commands/device_option.h"
 #include "measure/measure_contender.h"
+#include "system/device_option.h"
 #include "system/heap.h"
 #include "system/progress.h"
 #include "verify/device_case.h"

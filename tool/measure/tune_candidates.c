@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "commands/device_option.h"
 #include "files/tuning_file.h"
+#include "system/device_option.h"
 #include "system/temporary.h"
 
 enum { MOST = MEASURE_MAX_CONTENDERS, NUM_BLOCKS = 4 };

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "commands/command.h"
-#include "commands/options.h"
 #include "peers/peer_blas.h"
 #include "peers/peer_torch.h"
+#include "system/options.h"
 
 const char bench_peers_help[] =
     "torch, openblas, blis, onednn, on CUDA torch, triton: measured in turns, where installed";

@@ -16,9 +16,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "commands/device_option.h"
 #include "measure/measure_session.h"
 #include "peers/peer_blas.h"
+#include "system/device_option.h"
 #include "system/environment.h"
 #include "system/heap.h"
 #include "system/helper.h"

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "commands/command.h"
-#include "commands/device_option.h"
-#include "commands/options.h"
+#include "system/device_option.h"
+#include "system/options.h"
 #include "system/signals.h"
 
 // ---- Writing ----------------------------------------------------------------------------------

@@ -3,11 +3,11 @@
 #include <math.h>
 #include <string.h>
 
-#include "commands/device_option.h"
 #include "measure/measure.h"
 #include "measure/tune_candidates.h"
 #include "peers/peer_torch.h"
 #include "report/report_collect.h"
+#include "system/device_option.h"
 
 // ---- Making and shrinking ---------------------------------------------------------------------
 

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <tessera/tessera.h>
 
-#include "verify/random.h"
+#include "system/random.h"
 
 enum { SPEC_MAX_PARAMS = 24, SPEC_MAX_SLOTS = 18 };
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "commands/device_option.h"
+#include "system/device_option.h"
 #include "system/heap.h"
 #include "verify/trial.h"
 

@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "commands/command.h"
-#include "commands/device_option.h"
+#include "system/device_option.h"
 #include "system/heap.h"
 #include "system/signals.h"
 #include "verify/verify_walk.h"

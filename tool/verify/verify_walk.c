@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "commands/device_option.h"
+#include "system/device_option.h"
 #include "system/heap.h"
 #include "system/signals.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "verify/random.h"
+#include "system/random.h"
 
 #include <math.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #define _GNU_SOURCE
-#include "commands/options.h"
+#include "system/options.h"
 
 #include <getopt.h>
 #include <math.h>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "commands/device_option.h"
+#include "system/device_option.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "commands/command.h"
-#include "commands/options.h"
 #include "system/environment.h"
+#include "system/options.h"
 
 int device_parse(const char *command, const char *text, tsr_device *device) {
     int index = 0, end = 0;
