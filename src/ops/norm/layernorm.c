@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layer normalisation: entries and checks. See tessera/norm.h for the contract, norm_variants.c for
-// the variants.
+// Layer normalisation: entries and checks. The contract is in tessera/norm.h, the variants are in norm_variants.c.
 #include <tessera/norm.h>
 
 #include "ops/norm/norm_problem.h"
 
-// Forward and dx are batch-invariant, and no two variants have the same bits: rows of tuning files have nothing to choose.
+// Forward and dx are batch-invariant, and no two variants have the same bits, so tuning files have nothing to choose.
 const struct tsri_op tsri_layernorm_forward_op = {"layernorm_forward", norm_forward_variants,
                                                   NORM_NUM_FORWARD, NULL, norm_cuda_forward_kernel};
 const struct tsri_op tsri_layernorm_backward_op = {"layernorm_backward", norm_backward_variants,

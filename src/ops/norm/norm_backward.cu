@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of LayerNorm and RMSNorm, (rows, cols), of rows that fit into the registers of a block or, IS_CLUSTER, of a cluster of
-// blocks, with h = (x - mean) rstd and g = dy weight:
+// Gradients of LayerNorm and RMSNorm, (rows, cols), for rows that fit into the registers of a block or, with
+// IS_CLUSTER, of a cluster of blocks, with h = (x - mean) rstd and g = dy weight:
 //     dx = rstd (g - mean(g) - h mean(g h)) + dresidual_out
-// As many blocks as run at once go over all rows, in steps; the rows to come are on their way in a queue. Each block keeps its
-// columns' sums of dy h and dy in registers and writes them once, for norm_reduce.cu. Which rows a block has depends on their
-// number alone, so the sums are the same in every run.
+// As many blocks as run at once go over all rows, in steps, and prefetch the next rows into a queue. Each block keeps
+// its columns' sums of dy h and dy in registers and writes them once, for norm_reduce.cu. The rows of a block depend on
+// the number of rows only, so the sums are the same in every run.
 // Floor: x and dy read once, dx written once. Limit: memory, of which blocks with equal shares of the rows get unequal ones; in 16
 // bits a cluster has a single row on its way through its two barriers. Figures: docs/kernels/norm.md.
 // The host defines
@@ -14,7 +14,7 @@
 #include "ops/norm/norm_device.cuh"
 #include "ops/norm/norm_params.h"
 
-// Adds what the rows of a block have, in a tree, and gives it to the first of them.
+// Adds the sums of a block's rows, in a tree; its first row gets the result.
 DEVICE void gather(float sum[FLOATS_PER_THREAD], float *shared) {
     for (int half = ROWS_PER_BLOCK / 2; half > 0; half /= 2) {
         float *slot =
@@ -27,7 +27,7 @@ DEVICE void gather(float sum[FLOATS_PER_THREAD], float *shared) {
     }
 }
 
-// A block's sums, of columns that lie side by side in fours where rows are aligned.
+// Writes a block's sums; with aligned rows, each four columns are contiguous.
 DEVICE void write_sums(float *to, const float sum[FLOATS_PER_THREAD], int cols, int is_aligned,
                        int in_fours) {
 #pragma unroll
@@ -45,8 +45,8 @@ DEVICE void write_sums(float *to, const float sum[FLOATS_PER_THREAD], int cols, 
     }
 }
 
-// Where a row begins in each tensor, moved on by additions: multiplications of 64 bits for each row would show. The
-// residual's place, which is rarely there, is not worth its registers.
+// Where a row begins in each tensor. It moves by additions, because 64-bit multiplications for each row would cost
+// time. The residual is rare and not worth the registers.
 struct row_place {
     long long row, x, dy, dx;
 };
@@ -64,7 +64,7 @@ DEVICE void move_on(struct row_place *place, const struct row_place *step) {
     place->dx += step->dx;
 }
 
-// Asks for the row that is `lead` beyond a place.
+// Prefetches the row that is `lead` beyond a place.
 DEVICE void ask_for_row(struct row_queue *queue, const struct norm_backward_params *p,
                         struct slab slab, const struct row_place *at,
                         const struct row_place *lead) {
@@ -77,7 +77,7 @@ DEVICE void ask_for_row(struct row_queue *queue, const struct norm_backward_para
     queue_commit(queue);
 }
 
-// The rows that the queue will ask for first come to the second-level cache while the kernel ahead ends.
+// Prefetches the queue's first rows into the second-level cache while the previous kernel ends.
 DEVICE void fetch_first_rows(const struct norm_backward_params *p) {
 #if !IS_CLUSTER
     for (int stage = 0; p->is_aligned && stage < p->stages; stage++) {
@@ -89,7 +89,7 @@ DEVICE void fetch_first_rows(const struct norm_backward_params *p) {
 #endif
 }
 
-// Compiled once for aligned rows and once for others, so that neither pays for the other.
+// Compiled once for aligned rows and once for others, so that neither slows down the other.
 DEVICE void go_over_rows(const struct norm_backward_params p, int is_aligned, struct row_sums sums,
                          struct row_queue queue) {
     const struct slab slab = slab_of(&sums, p.cols, p.slab);
@@ -126,7 +126,7 @@ DEVICE void go_over_rows(const struct norm_backward_params p, int is_aligned, st
         }
         float this_rstd = rstd, sum_g = 0, sum_gh = 0;
         EACH_FLOAT(e) h[e] = normalised(h[e], mean, rstd);
-        int is_far = is_mean_far(mean, rstd); // rare; of rows that share a warp all sum with one
+        int is_far = is_mean_far(mean, rstd); // rare; rows that share a warp take the sums together
         if (THREADS_PER_ROW < 32 ? __any_sync(0xffffffffu, is_far) : is_far) {
             float rest = 0;
             EACH_FLOAT(e) rest += column_of(e, is_aligned) < cols ? h[e] : 0;
@@ -134,17 +134,17 @@ DEVICE void go_over_rows(const struct norm_backward_params p, int is_aligned, st
             if (THREADS_PER_ROW < 32 && !is_far) rest = 0;
             EACH_FLOAT(e) h[e] -= rest;
         }
-        EACH_FLOAT(e) {                                // where the row has ended, g is 0
-            dweight[e] = fmaf(g[e], h[e], dweight[e]); // told, lest g h is kept for the sums of a
-            dbias[e] += g[e];                          // call without weight
+        EACH_FLOAT(e) {                                // g is 0 beyond the row
+            dweight[e] = fmaf(g[e], h[e], dweight[e]); // an explicit FMA, or the compiler
+            dbias[e] += g[e];                          // keeps g h for the sums without weight
         }
-        if (p.weight != 0) // from the first-level cache: registers are dearer
+        if (p.weight != 0) // from the first-level cache, to save registers
             scale_and_shift(g, p.weight, 0, slab.first, cols, is_aligned, p.weight_is_f32);
         EACH_FLOAT(e) {
             sum_g += g[e];
             sum_gh = fmaf(g[e], h[e], sum_gh);
         }
-        if (at.row + step.row < p.rows) { // early, for the next
+        if (at.row + step.row < p.rows) { // loaded early, for the next row
             mean = p.mean != 0 ? p.mean[at.row + step.row] : 0;
             rstd = p.rstd[at.row + step.row];
         } else {
@@ -154,7 +154,7 @@ DEVICE void go_over_rows(const struct norm_backward_params p, int is_aligned, st
         float mean_gh = sum_gh * inverse_cols, mean_g = p.is_rmsnorm ? 0 : sum_g * inverse_cols;
         float of_h = -this_rstd * mean_gh, shift = -this_rstd * mean_g;
         EACH_FLOAT(e) h[e] = fmaf(h[e], of_h, fmaf(g[e], this_rstd, shift));
-        if (p.dresidual_out != 0) { // late, as registers go
+        if (p.dresidual_out != 0) { // loaded late, to save registers
             if (is_aligned) {
                 queue_take(g, &queue, 2, is_there);
                 ask_for_row(&queue, &p, slab, &at, &lead);
@@ -168,7 +168,7 @@ DEVICE void go_over_rows(const struct norm_backward_params p, int is_aligned, st
     }
     start_dependents();
     if (p.partial == 0) return;
-    asm volatile("cp.async.wait_all;" ::: "memory"); // none is on its way, but groups may be
+    asm volatile("cp.async.wait_all;" ::: "memory"); // no copy is pending, but empty groups may be
     gather(dweight, (float *)queue.memory);
     gather(dbias, (float *)queue.memory);
     if (ROW_OF_BLOCK > 0) return;

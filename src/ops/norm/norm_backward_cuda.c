@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The norms backward on CUDA: plans and launches. Rows that fit are held in the registers of a block, wider ones in those
-// of a cluster of blocks (sm_90), and what is wider yet is gone over in sweeps.
+// Plans and launches of the norms' backward on CUDA. Rows that fit are held in the registers of a block, wider ones in
+// those of a cluster of blocks (sm_90); even wider ones are swept.
 #include "context/cuda_elements.h"
 #include "ops/norm/norm_cuda.h"
 
-// Two rows and two rows of sums: 512 threads, all in one block, are what a multiprocessor has registers for.
+// Each thread holds parts of two rows and of two rows of sums. A multiprocessor has registers for 512 such threads, all
+// in one block.
 enum { FLOATS = 16, THREADS = NORM_MAX_THREADS, SLAB = THREADS * FLOATS };
 enum { MAX_STAGES = 4, STRIP = 128 };
 
@@ -34,7 +35,8 @@ bool norm_cuda_backward_clusters_fit(const void *problem, const struct tsri_limi
     return norm_clusters_fit(problem, limits, SLAB);
 }
 
-// As many blocks as run at once, one a multiprocessor, each with sums of its own, whose number must not follow the batch.
+// As many blocks as run at once, one per multiprocessor, each with its own sums. Their number must not depend on the
+// batch.
 void norm_cuda_plan_backward(const void *problem, const struct tsri_limits *limits,
                              struct tsri_plan *plan) {
     const struct norm_problem *p = problem;
@@ -50,7 +52,7 @@ void norm_cuda_plan_backward_clusters(const void *problem, const struct tsri_lim
     plan_sums(problem, plan->num_tasks / plan->block_k, plan);
 }
 
-// block_k: groups of rows for the sums, so many that the strips of 128 columns fill the card eight times.
+// block_k: groups of rows for the sums, enough that the strips of 128 columns fill the card eight times.
 void norm_cuda_plan_backward_sweeps(const void *problem, const struct tsri_limits *limits,
                                     struct tsri_plan *plan) {
     const struct norm_problem *p = problem;
@@ -59,7 +61,7 @@ void norm_cuda_plan_backward_sweeps(const void *problem, const struct tsri_limit
     int64_t groups = tsri_ceil_div((int64_t)limits->num_sms * 8, strips);
     plan->block_k = wants_sums(p) ? tsri_min(groups, p->rows) : 0;
     plan_sums(p, plan->block_k, plan);
-    if (!p->is_rmsnorm) plan->workspace_bytes += (size_t)p->rows * sizeof(float); // behind the sums
+    if (!p->is_rmsnorm) plan->workspace_bytes += (size_t)p->rows * sizeof(float); // after the sums
 }
 
 // ---- Programs ---------------------------------------------------------------------------------
@@ -75,7 +77,7 @@ static struct tsri_cuda_program main_program(const struct norm_problem *p,
     return norm_program(is_sweeping(plan) ? &sweeps_kernel : &rows_kernel, p, plan);
 }
 
-// They serve all dtypes.
+// These kernels serve all dtypes.
 static struct tsri_cuda_program sums_program(const struct norm_kernel *kernel) {
     return tsri_cuda_dtype_program(kernel->source, kernel->entry, TSR_F32);
 }
@@ -114,12 +116,13 @@ static tsr_status launch(tsr_context *ctx, const struct norm_problem *p,
     return tsri_cuda_launch(name_of(p), tsri_context_queue(ctx), &program, &launch);
 }
 
-// The rows, by blocks with a queue each; without one, where nothing is aligned, the memory still serves to add sums.
+// Processes the rows in blocks with a queue each. If nothing is aligned, there is no queue, but its memory still serves
+// to add the sums.
 static tsr_status run_rows(tsr_context *ctx, const struct norm_problem *p,
                            const struct tsri_plan *plan, struct norm_backward_params *params) {
     int tensors = p->dresidual_out.data != NULL ? 3 : 2;
     int stage_bytes = tensors * SLAB * (int)tsr_dtype_bytes(p->dtype);
-    int64_t room = tsri_context_limits(ctx)->shared_bytes_per_block - 1024; // for the reducer's
+    int64_t room = tsri_context_limits(ctx)->shared_bytes_per_block - 1024; // for the reducer
     params->stages = (int)tsri_max(tsri_min(room / stage_bytes, MAX_STAGES), 1);
     params->slab = norm_slab(p, plan);
     const struct tsri_cuda_program program = main_program(p, plan);
@@ -134,7 +137,7 @@ static tsr_status run_rows(tsr_context *ctx, const struct norm_problem *p,
     return tsri_cuda_launch(name_of(p), tsri_context_queue(ctx), &program, &launch);
 }
 
-// Sums over rows first: dx may lie where x or dy does.
+// The sums over rows come first, because dx may overwrite x or dy.
 static tsr_status run_sweeps(tsr_context *ctx, const struct norm_problem *p,
                              const struct tsri_plan *plan,
                              const struct norm_backward_params *params) {
@@ -202,7 +205,7 @@ tsr_status norm_cuda_backward_run(tsr_context *ctx, const void *problem,
 }
 
 // ---- The standard set ---------------------------------------------------------------------------
-// layernorm lists it for rmsnorm too.
+// layernorm lists these kernels for rmsnorm too.
 
 bool norm_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
     static const struct norm_kernel *const others[] = {&columns_kernel, &reduce_kernel,

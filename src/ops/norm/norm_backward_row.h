@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A row of the norms' backward: what is known of it between the two phases, and what each element takes of it.
+// A row in the norms' backward: its values between the two phases, and the gradient of each element.
 #ifndef TSRI_NORM_BACKWARD_ROW_H
 #define TSRI_NORM_BACKWARD_ROW_H
 
@@ -10,9 +10,9 @@ struct backward_row {
     const char *x, *dy, *dresidual_out;
     char *dx;
     float mean, rstd;
-    float mean_g, mean_gh; // over the columns
+    float mean_g, mean_gh; // means over the columns
     float c_scale, offset; // dx = dy rstd weight + (x - mean) c_scale + offset
-    float mean_h;          // is_careful: what rounding took of mean, in h
+    float mean_h;          // is_careful: rounding error of the mean, as part of h
     bool is_careful;
 };
 
@@ -20,9 +20,9 @@ SIMD_INLINE bool is_plain(const struct backward_row *row) {
     return !row->is_careful && row->dresidual_out == NULL;
 }
 
-// x - mean, to be multiplied by rstd. Where that product is of a usual size, so are its factors. Elsewhere
-// (is_careful) h comes first, as (x/2 - mean/2) (2 rstd): the difference of two finite halves is finite,
-// and the factors 2 are exact.
+// x - mean, which is later multiplied by rstd; with products of usual size, that is safe. Otherwise (is_careful), h is
+// computed first, as (x/2 - mean/2) (2 rstd): the difference of two finite halves is finite, and the factors 2 are
+// exact.
 SIMD_INLINE vf centred(bool is_rmsnorm, bool is_careful, vf x, vf mean, vf rstd) {
     if (is_careful && is_rmsnorm) return x * rstd;
     if (is_rmsnorm) return x;
@@ -30,36 +30,37 @@ SIMD_INLINE vf centred(bool is_rmsnorm, bool is_careful, vf x, vf mean, vf rstd)
     return x - mean;
 }
 
-// What a row of the rare kind lacks of mean: h is less its own mean then, and so is each sum.
+// Corrects a careful row for the rounding of mean: the mean of h is subtracted from h, and so from each sum.
 SIMD_INLINE void take_mean_h(double total_h, double total_g, int64_t cols, double *total_gh,
                              struct backward_row *row) {
     double mean_h = total_h / (double)cols;
-    if (!(fabs(mean_h) < 0x1p100)) return; // not of finite numbers
+    if (!(fabs(mean_h) < 0x1p100)) return; // x is not finite
     row->mean_h = (float)mean_h;
     *total_gh -= (double)row->mean_h * total_g;
 }
 
-// What dx takes of a row, from the sums of g and of g c, and the greatest |dy|.
+// Computes the row's values for dx from the sums of g and of g c, and the largest |dy|.
 SIMD_INLINE void finish_sums(double total_g, double total_gc, int64_t cols, bool is_careful,
                              float most, struct backward_row *row) {
     row->mean_g = (float)(total_g / (double)cols);
     row->mean_gh = (float)(total_gc / (double)cols * (is_careful ? 1 : (double)row->rstd));
     row->c_scale = 0 - row->rstd * row->rstd * row->mean_gh;
     row->offset = 0 - row->rstd * row->mean_g;
-    // Where a product left the usual sizes, so would those of the elements.
+    // If one of these products leaves the usual range, so would products of single elements.
     row->is_careful = is_careful || !(fabsf(row->c_scale) <= 0x1p100f) ||
                       (row->mean_gh != 0 && fabsf(row->c_scale) < 0x1p-80f) ||
                       !(most * row->rstd <= 0x1p100f);
 }
 
-// dx = rstd (g - mean_g - h mean_gh), and dweight's share dy h: as dy rstd, which both need, and x - mean.
+// dx = rstd (g - mean_g - h mean_gh), and dweight's share dy h, computed as (dy rstd) (x - mean), because both need dy
+// rstd.
 struct gradient {
     vf dx, weight;
 };
 SIMD_INLINE struct gradient gradient_of(bool is_rmsnorm, bool is_careful,
                                         const struct backward_row *row, vf x, vf dy, vf w, vf sum) {
     vf rstd = vf_set1(row->rstd), c = centred(is_rmsnorm, is_careful, x, vf_set1(row->mean), rstd);
-    if (is_careful) { // c is h
+    if (is_careful) { // c is h here
         if (!is_rmsnorm) c = c - vf_set1(row->mean_h);
         vf g = dy * w;
         if (!is_rmsnorm) g = vf_fma(dy, w, vf_set1(0.0f - row->mean_g));
@@ -71,7 +72,7 @@ SIMD_INLINE struct gradient gradient_of(bool is_rmsnorm, bool is_careful,
     return (struct gradient){vf_fma(scaled_dy, w, c_part), vf_fma(scaled_dy, c, sum)};
 }
 
-// Without the low half of a NaN (vf_store_pair).
+// Replaces a NaN by one with a zero low half (vf_store_pair).
 static float clean(float x) { return x == x ? x : __builtin_nanf(""); }
 
 SIMD_INLINE struct backward_row backward_row(const struct norm_problem *p, bool is_rmsnorm,
@@ -89,8 +90,7 @@ SIMD_INLINE struct backward_row backward_row(const struct norm_problem *p, bool 
     };
 }
 
-// The running sums of dweight, and behind them of dbias, of the group that starts with this row; NULL where nobody wants
-// them.
+// The running sums of dweight, then of dbias, for the group that starts with this row; NULL if nobody wants them.
 SIMD_INLINE float *cleared_sums(bool is_rmsnorm, const struct norm_call *call, int64_t first) {
     const struct norm_problem *p = call->problem;
     int64_t padded = norm_padded_cols(p);

@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward of rows of a few vectors. As many rows as a vector has lanes go together: their sums are added up side by side,
-// a lane for each row, and so is all that follows from them, where a row by itself would wait for two reductions and a
-// division. Then column by column, so that weight and the running sums stay in registers.
+// Backward for rows of a few vectors. As many rows as a vector has lanes are processed together: their sums, and
+// everything computed from them, are side by side, one lane per row; a single row would wait for two reductions and a
+// division. Then the work goes column by column, so that weight and the running sums stay in registers.
 #ifndef TSRI_NORM_BACKWARD_SHORT_H
 #define TSRI_NORM_BACKWARD_SHORT_H
 
 #include "ops/norm/norm_backward_row.h"
 
-// Of the rare kind, at the end of norm_backward_simd.c: a row's sums, and a strip.
+// For careful rows, defined at the end of norm_backward_simd.c: a row's sums, and a strip.
 static void careful_sums(tsr_dtype dtype, bool is_rmsnorm, bool is_split, const float *weight,
                          int64_t cols, struct backward_row *row);
 static void combine_careful(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
                             struct backward_row row, const float *weight, float *dweight,
                             float *dbias, struct strip strip, const char *ahead);
 
-// Some rows, VL of them at most. Lanes beyond them have sums of 0 and an rstd of 1.
+// At most VL rows. Further lanes have sums of 0 and an rstd of 1.
 struct block {
     int64_t num;
     struct spaced x, dy, dresidual_out, dx;
     float mean[VL], rstd[VL], c_scale[VL], offset[VL]; // as in struct backward_row
-    float careful[VL];                                 // not 0: the rare kind
+    float careful[VL];                                 // not 0: a careful row
     bool has_careful;
 };
 
-// What c_scale and offset are, and whether a row is of the rare kind (finish_sums): its sums and statistics alone, for
-// `most`, the greatest |dy|, is of all rows.
+// Computes c_scale and offset, and whether a row is careful (finish_sums). That depends on the row's own sums and
+// statistics, because `most`, the largest |dy|, covers all rows.
 SIMD_INLINE void finish_block_sums(bool is_rmsnorm, vf *sum_g, vf *sum_gc, int64_t cols, float most,
                                    struct block *b) {
     vf rstd = vf_load(b->rstd), count = vf_set1((float)cols), zero = vf_set1(0.0f);
@@ -46,8 +46,9 @@ SIMD_INLINE void finish_block_sums(bool is_rmsnorm, vf *sum_g, vf *sum_gc, int64
     b->has_careful = vf_hsum(careful) != 0 || !(most * vf_hmax(rstd) <= 0x1p100f);
 }
 
-// The running sums of a pair of columns from i on, and dx there. is_held: stores wait for the loads of all rows. A store
-// of part of a vector may reach over the next row, whose load would wait for it where both lie alike in their pages.
+// The running sums and dx of a pair of columns from i on. is_held: all loads come before the stores, because a partial
+// vector store may overlap the next row, and a load of that row would wait for it if both rows have the same offset
+// within a page.
 SIMD_INLINE void combine_block(tsr_dtype dtype, bool is_rmsnorm, enum part part, bool is_held,
                                const struct block *b, const float *weight, float *dweight,
                                float *dbias, int64_t i, int64_t n) {
@@ -87,7 +88,7 @@ SIMD_INLINE void combine_block(tsr_dtype dtype, bool is_rmsnorm, enum part part,
     if (dweight != NULL && !is_rmsnorm) vf_store_pair(TSR_F32, dbias, i, bias);
 }
 
-// Adds a pair of columns of a row to its sums.
+// Adds a pair of columns of a row to the row's sums.
 SIMD_INLINE void add_part(tsr_dtype dtype, bool is_rmsnorm, enum part part, const struct block *b,
                           int64_t r, const float *weight, int64_t i, int64_t n, vf *g, vf *gc,
                           vf *most) {
@@ -108,7 +109,7 @@ SIMD_INLINE void add_part(tsr_dtype dtype, bool is_rmsnorm, enum part part, cons
     if (dtype != TSR_F16) *most = vf_max_abs(*most, dy.b);
 }
 
-// Which rows are of the rare kind, each by itself: sums of others say nothing of it.
+// Finds the careful rows, each by itself: the result must not depend on other rows.
 static __attribute__((noinline)) void find_careful(tsr_dtype dtype, int64_t cols, struct block *b) {
     for (int64_t r = 0; r < b->num; r++) {
         vf most = vf_set1(0.0f);
@@ -125,7 +126,7 @@ SIMD_INLINE vf clean_lanes(vf x) {
     return vf_select_lt(vf_set1(-1.0f), vf_abs(x), x, vf_set1(__builtin_nanf("")));
 }
 
-// Field by field: an initialiser would clear the arrays first.
+// Set field by field, because an initialiser would first clear the arrays.
 SIMD_INLINE void start_block(tsr_dtype dtype, bool is_rmsnorm, const struct norm_problem *p,
                              int64_t row, int64_t num, struct block *b) {
     b->num = num;
@@ -139,7 +140,7 @@ SIMD_INLINE void start_block(tsr_dtype dtype, bool is_rmsnorm, const struct norm
     vf_store(b->mean, clean_lanes(mean));
 }
 
-// part: the last pair of a row.
+// part: the kind of a row's last pair.
 SIMD_INLINE void short_rows_of(tsr_dtype dtype, bool is_rmsnorm, bool is_split, enum part part,
                                const struct norm_call *call, int64_t first, int64_t last,
                                float *dweight) {
@@ -173,7 +174,7 @@ SIMD_INLINE void short_rows_of(tsr_dtype dtype, bool is_rmsnorm, bool is_split, 
         }
         finish_block_sums(is_rmsnorm, sum_g, sum_gc, cols, vf_hmax(most), &b);
         if (b.has_careful) find_careful(dtype, cols, &b);
-        // Past the caches go whole lines.
+        // Non-temporal stores need whole lines, so results are gathered first.
         struct spaced dx = b.dx;
         if (call->is_streaming) b.dx = (struct spaced){gathered, row_bytes};
         for (int64_t i = 0; i < whole; i += PAIR)

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fused backward of the norms, (rows, cols), in blocks, phases and strips as forward (norm_forward_simd.c): the first phase finds
-// the two means that dx needs, the second gives dx and adds to the running sums of dweight and dbias, which stay in the first-level
-// cache while all rows of a strip pass, two at a time.
+// Fused backward of the norms, (rows, cols), in blocks, phases and strips like forward (norm_forward_simd.c). The first
+// phase computes the two means that dx needs. The second computes dx and adds to the running sums of dweight and dbias,
+// which stay in the first-level cache while all rows of a strip pass, two at a time.
 // Floor: x and dy read once, dx written once.
 // Limit: memory; in 16 bits arithmetic, more than forward.
 // Figures: docs/kernels/norm.md, on 16 threads docs/kernels/rows.md.
 #include "ops/norm/norm_backward_short.h"
 
-// Past the caches, half of what the next block reads is fetched here, the other half in the second phase: memory would
-// idle in either without.
+// With non-temporal stores, this phase prefetches one half of the next block's input and the second phase the other
+// half. Otherwise memory would be idle in one of them.
 SIMD_INLINE void row_sums(tsr_dtype dtype, bool is_rmsnorm, bool is_split, bool is_careful,
                           bool is_fetching, const float *weight, int64_t cols, const char *ahead,
                           struct backward_row *row) {
-    // What f16 holds is of a usual size, or an infinity, which the sums show.
+    // f16 values have a usual size or are infinite; the sums show an infinity.
     const bool may_be_large = !is_careful && dtype != TSR_F16;
     const bool has_mean_h = is_careful && !is_rmsnorm;
     vf mean = vf_set1(row->mean), rstd = vf_set1(row->rstd), sum_g[UNROLL], sum_gc[UNROLL];
-    vf most_a = vf_set1(0.0f), most_b = most_a; // of |dy|
+    vf most_a = vf_set1(0.0f), most_b = most_a; // maximum of |dy|
     const char *x = row->x, *dy = row->dy;
     double total_g = 0, total_gc = 0, total_h = 0;
     for (int64_t block = 0; block < cols; block += BLOCK) {
@@ -53,9 +53,9 @@ SIMD_INLINE void row_sums(tsr_dtype dtype, bool is_rmsnorm, bool is_split, bool 
     finish_sums(total_g, total_gc, cols, is_careful, vf_hmax(vf_max(most_a, most_b)), row);
 }
 
-// Columns from i on, n of them: PAIR, with whole loads and stores, or less; is_stored: of a strip without a head, where
-// less are the row's last. dweight and dbias are the group's
-// running sums, NULL where they are not wanted. Returns dx.
+// Computes dx for n columns from i on: PAIR columns with whole loads and stores, or fewer. is_stored: a strip without a
+// head, so fewer columns are the row's last. dweight and dbias are the group's running sums, NULL if they are not
+// wanted.
 SIMD_INLINE struct vf_pair combine_at(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
                                       bool is_careful, bool is_stored,
                                       const struct backward_row *row, const float *weight,
@@ -79,7 +79,7 @@ SIMD_INLINE struct vf_pair combine_at(tsr_dtype dtype, bool is_rmsnorm, bool is_
     return dx;
 }
 
-// row by value: its fields stay in registers beside the stores.
+// `row` is passed by value, so its fields stay in registers despite the stores.
 SIMD_INLINE void combine_strip(tsr_dtype dtype, bool is_rmsnorm, bool is_split, bool is_careful,
                                struct backward_row row, const float *weight, float *dweight,
                                float *dbias, struct strip strip, const char *ahead) {
@@ -92,7 +92,7 @@ SIMD_INLINE void combine_strip(tsr_dtype dtype, bool is_rmsnorm, bool is_split, 
 #undef FETCH
 }
 
-// The rare way, once for all dtypes and both norms.
+// The code for careful rows, compiled once for all dtypes and both norms.
 static __attribute__((noinline)) void careful_sums(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
                                                    const float *weight, int64_t cols,
                                                    struct backward_row *row) {
@@ -106,16 +106,16 @@ static __attribute__((noinline)) void combine_careful(tsr_dtype dtype, bool is_r
     combine_strip(dtype, is_rmsnorm, is_split, true, row, weight, dweight, dbias, strip, ahead);
 }
 
-// Columns of a line where a pair is a part of one. Two rows past the caches in turns leave line by line then: a core
-// that writes parts of two lines in turns gives each part to memory by itself.
+// Columns of a cache line if a pair is only part of one. Two rows with non-temporal stores then alternate line by line:
+// if two lines are written alternately in parts, a core sends each part to memory separately.
 SIMD_INLINE int64_t columns_of_a_line(tsr_dtype dtype) {
     int64_t line = 64 / dtype_bytes(dtype);
     return line > PAIR ? line : PAIR;
 }
 
-// A strip of two rows at once, which load and store the running sums and load weight once: whole pairs, past the caches
-// whole lines, and what is left of rows in the caches. For rows of the usual kind, whose strips leave alike. What is left
-// of the strip is in it afterwards.
+// A strip of two rows at once; the running sums and weight are loaded and stored once for both. Processes whole pairs,
+// whole lines with non-temporal stores, and for stores through the caches also the rest. For rows that are not careful
+// and whose strips have the same exit. On return, *strip is the unprocessed rest.
 SIMD_INLINE void combine_two(tsr_dtype dtype, bool is_rmsnorm, bool is_split, bool is_streamed,
                              struct backward_row one, struct backward_row two, const float *weight,
                              float *dweight, float *dbias, struct strip *strip,
@@ -162,7 +162,7 @@ SIMD_INLINE void combine_two(tsr_dtype dtype, bool is_rmsnorm, bool is_split, bo
             stream_bytes(lines[1], two.dx + at, 64);
         }
     }
-    if (!is_streamed && i < strip->end) { // the rows' last columns
+    if (!is_streamed && i < strip->end) { // the last columns of the rows
         BOTH(strip->end - i);
         i = strip->end;
     }
@@ -171,7 +171,8 @@ SIMD_INLINE void combine_two(tsr_dtype dtype, bool is_rmsnorm, bool is_split, bo
     strip->begin = strip->first_whole = i;
 }
 
-// Whether two rows may go at once: their strips leave alike, past the caches on whole lines.
+// Whether two rows may be processed together: their strips have the same exit, and with non-temporal stores start on
+// whole lines.
 static bool are_alike(tsr_dtype dtype, struct strip s, struct strip t, const char *dx,
                       const char *other) {
     if (s.exit == STREAMED && columns_of_a_line(dtype) > PAIR &&
@@ -188,7 +189,7 @@ SIMD_INLINE void combine_rows(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
     const float *weight = call->weight;
     int64_t cols = call->problem->cols;
     float *dbias = dweight == NULL ? NULL : dweight + norm_padded_cols(call->problem);
-    // A line of floats leaves in two stores there, between which a store to another row may come: one row at a time.
+    // Here a line of floats takes two stores, and a store to another row could come between them: one row at a time.
     bool is_apart =
         VL == 8 && dtype == TSR_F32 && call->is_streaming && call->problem->dx.stride * 4 % 64 == 0;
     for (int64_t begin = 0; begin < cols; begin += STRIP)
@@ -227,15 +228,15 @@ SIMD_INLINE void backward_as(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
     if (cols == 0) return;
     float *dweight = cleared_sums(is_rmsnorm, call, first);
     struct backward_row rows[NORM_MAX_BLOCK_ROWS];
-    const char *ahead
-        [NORM_MAX_BLOCK_ROWS]; // dy of the same row of the next block, which is fetched meanwhile
+    const char
+        *ahead[NORM_MAX_BLOCK_ROWS]; // dy in the same row of the next block, prefetched meanwhile
     for (int64_t row = first; row < last; row += block) {
         int64_t num = last - row < block ? last - row : block;
-        // A column's sums take the rows in order: where strips are shifted, by another width in each row, a row
-        // goes whole.
+        // A column's sums must add the rows in order. If strips are shifted, each row by its own width, a row is
+        // processed as a whole.
         bool is_shifted = false;
         for (int64_t r = 0; r < num; r++) {
-            // Two rows at once are half a block apart: streams through one page would hinder each other.
+            // The two rows of a pair are half a block apart, because streams through one page hinder each other.
             int64_t at = row + r / 2 + r % 2 * tsri_ceil_div(num, 2);
             rows[r] = backward_row(p, is_rmsnorm, at);
             int64_t next = at + num < last ? at + num : at;
@@ -246,7 +247,7 @@ SIMD_INLINE void backward_as(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
             else if (!rows[r].is_careful)
                 row_sums(dtype, is_rmsnorm, is_split, false, false, call->weight, cols, NULL,
                          &rows[r]);
-            if (rows[r].is_careful) // from the start, or as it turned out
+            if (rows[r].is_careful) // from the start, or after the sums
                 careful_sums(dtype, is_rmsnorm, is_split, call->weight, cols, &rows[r]);
             if (call->is_streaming && !vf_is_split(dtype))
                 is_shifted = is_shifted || simd_line_head(dtype, rows[r].dx) > 0;

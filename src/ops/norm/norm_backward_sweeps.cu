@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// dx of LayerNorm and RMSNorm for rows of any width, a block each, in two sweeps; norm_columns.cu has the sums over rows.
+// dx of LayerNorm and RMSNorm for rows of any width, one block per row, in two sweeps; norm_columns.cu computes the
+// sums over rows.
 // Floor: x and dy read once, dx written once; the sweeps read x and dy twice.
 // Figures: docs/kernels/norm.md.
 // The host defines
@@ -8,7 +9,7 @@
 #include "ops/norm/norm_device.cuh"
 #include "ops/norm/norm_params.h"
 
-// h and g of a group, at this row's offset.
+// Loads h and g of a group of this row.
 DEVICE void load_h_and_g(float h[GROUP], float g[GROUP], const struct norm_backward_params *p,
                          long long row, int col, int width, float mean, float rstd, float rest) {
     load_some(h, p->x, row * p->x_stride + col, width);

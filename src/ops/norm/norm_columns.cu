@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over rows for dweight and dbias (cols), where rows are too wide for norm_backward.cu: a block has a strip of 128 columns and
-// one of several groups of rows. Must run before dx is written, which may lie where x or dy does.
+// Sums over rows for dweight and dbias (cols), for rows too wide for norm_backward.cu. A block has a strip of 128
+// columns and one of several groups of rows. Must run before dx is written, because dx may overwrite x or dy.
 // Floor: x and dy read once, 8 cols bytes a group written.
 // See docs/kernels/norm.md (cuda-sweeps).
 // The host defines
-//     DTYPE (2: the tensors' own is known at run time)
+//     DTYPE (2: the tensors' dtype is known at run time)
 #define THREADS_PER_ROW 128
 #include "cuda/device/any_dtype.cuh"
 #include "ops/norm/norm_device.cuh"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The norms on CPU threads: rows are independent, a task is a group of rows, a pass is a parallel
-// loop. dweight and dbias sum over rows: every group leaves fp32 sums of its own, a last pass over
-// columns adds them in order.
+// The norms on CPU threads: rows are independent, a task is a group of rows, a pass is a parallel loop. dweight and
+// dbias are sums over rows: each group stores its own fp32 sums, and a last pass over columns adds them in order.
 #include "ops/norm/norm_problem.h"
 
 struct pass {
@@ -31,8 +30,8 @@ static void run_reduction(tsr_context *ctx, const struct norm_call *call,
     tsri_parallel(ctx, tsri_ceil_div(p->cols, COLUMNS), run_task, &pass);
 }
 
-// An fp32 vector as the kernels read it: the tensor itself, or widened, or `absent` throughout; split
-// where they want that.
+// A vector as the kernels read it, in fp32: the tensor itself, a widened copy, or `absent` in every element; in split
+// order if the kernels want that.
 static const float *widened(const struct norm_vector *v, const struct norm_problem *p, float absent,
                             char *workspace, size_t at, bool is_split,
                             const struct norm_kernels *kernels) {
@@ -48,8 +47,8 @@ static const float *widened(const struct norm_vector *v, const struct norm_probl
     return to;
 }
 
-// Few rows split weight and bias as they go: to do it once for the call is dearer then, more so where the copies
-// leave the caches.
+// With few rows, kernels split weight and bias on the fly: a split copy for the whole call would cost more, especially
+// if the copies leave the caches.
 static bool is_worth_a_split(const struct norm_problem *p) {
     enum { LONG_COLS = 16 << 10, FEW_ROWS = 4, FEW_LONG_ROWS = 16 };
     return p->rows > (p->cols > LONG_COLS ? FEW_LONG_ROWS : FEW_ROWS);
@@ -67,7 +66,7 @@ static struct norm_call make_call(tsr_context *ctx, const struct norm_problem *p
         call.statistics = (float *)(void *)(workspace + layout->statistics);
         call.partial = (float *)(void *)(workspace + layout->partial);
     }
-    if (p->cols == 0) return call; // no kernel reads a vector
+    if (p->cols == 0) return call; // then no kernel reads a vector
     call.is_partial_split = is_fused && p->dtype == TSR_BF16 && kernels->split != NULL;
     call.is_split = call.is_partial_split && is_worth_a_split(p);
     call.weight = widened(&p->weight, p, 1, workspace, layout->weight, call.is_split, kernels);
@@ -97,8 +96,7 @@ tsr_status norm_fused_backward_run(tsr_context *ctx, const void *problem,
     return TSR_OK;
 }
 
-// The baselines: what a chain of element-wise operators and reductions does, each a sweep over the
-// whole tensor.
+// The baselines work like a chain of element-wise operators and reductions: each sweeps over the whole tensor.
 
 tsr_status norm_unfused_forward_run(tsr_context *ctx, const void *problem,
                                     const struct tsri_plan *plan, void *workspace) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the norms' plans and launches on CUDA share, forward and backward.
+// Shared by the norms' plans and launches on CUDA, forward and backward.
 #ifndef TSRI_NORM_CUDA_H
 #define TSRI_NORM_CUDA_H
 
@@ -7,14 +7,14 @@
 #include "ops/norm/norm_params.h"
 #include "ops/norm/norm_problem.h"
 
-enum { NORM_MAX_THREADS = 512 }; // of a row: with more of them there are too few registers for each
+enum { NORM_MAX_THREADS = 512 }; // per row; with more, each thread has too few registers
 
 struct norm_kernel {
     const char *source, *entry;
 };
 
-// Blocks that go over so many groups of rows in steps: no more than run at once, and with the same number of steps
-// each, or one fewer.
+// The number of blocks that go over the groups of rows in steps: at most as many as run at once, so that their numbers
+// of steps differ by at most one.
 static inline int64_t norm_even_blocks(int64_t groups, int64_t resident) {
     return groups > 0 ? tsri_ceil_div(groups, tsri_ceil_div(groups, resident)) : 0;
 }
@@ -27,15 +27,14 @@ static inline bool norm_is_cluster(const struct tsri_plan *plan) {
     return plan->block_n > 0 && plan->block_k > 1;
 }
 
-// For rows of a few slabs, of the columns that a block holds.
+// For rows of a few slabs; a slab is the columns that one block holds.
 static inline bool norm_clusters_fit(const struct norm_problem *p, const struct tsri_limits *limits,
                                      int64_t slab) {
     return limits->cuda_arch >= 90 && p->dtype != TSR_F64 && p->cols > slab &&
            p->cols <= slab * NORM_MAX_CLUSTER;
 }
 
-// As many clusters as run at once: a cluster lies within a group of multiprocessors, at
-// most 18 on an H100.
+// As many clusters as run at once. A cluster lies within a group of at most 18 multiprocessors (H100).
 static inline void norm_plan_clusters(const struct norm_problem *p,
                                       const struct tsri_limits *limits, int floats,
                                       struct tsri_plan *plan) {
@@ -70,14 +69,14 @@ static inline struct tsri_plan norm_cluster_plan(int floats) {
     return (struct tsri_plan){.block_m = NORM_MAX_THREADS, .block_n = floats, .block_k = 2};
 }
 
-// The programs that backward's plans can ask for: those of cuda_rows.h, then those of clusters.
+// The programs of backward's plans: those of cuda_rows.h, then those of clusters.
 static inline bool norm_list_kernel(const struct norm_kernel *rows,
                                     const struct norm_kernel *sweeps, int floats, int index,
                                     int cuda_arch, struct tsri_cuda_program *program) {
     const struct tsri_plan cluster = norm_cluster_plan(floats);
     const struct tsri_cuda_rows_list list = {rows->source,     rows->entry,    floats,
                                              NORM_MAX_THREADS, sweeps->source, sweeps->entry,
-                                             cuda_arch >= 90}; // clusters serve there
+                                             cuda_arch >= 90}; // clusters serve those rows
     if (cuda_arch < 90) return tsri_cuda_rows_kernel(&list, index, program);
     if (index >= TSRI_NUM_CUDA_DTYPES)
         return tsri_cuda_rows_kernel(&list, index - TSRI_NUM_CUDA_DTYPES, program);
@@ -88,7 +87,7 @@ static inline bool norm_list_kernel(const struct norm_kernel *rows,
 }
 
 static inline bool norm_is_vector_aligned(const struct norm_vector *vector) {
-    return (uintptr_t)vector->data % 16 == 0; // absent ones are
+    return (uintptr_t)vector->data % 16 == 0; // absent vectors are aligned
 }
 
 static inline bool norm_are_aligned(const struct tsri_rows *const *rows, int count) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the norms' kernels share: sums over a row that one block has, or, where the host defines IS_CLUSTER, the blocks of
-// a cluster, each a slab of columns.
+// Shared by the norms' kernels: sums over a row of one block or, with IS_CLUSTER, of a cluster of blocks with one slab
+// of columns each.
 #ifndef TSRI_NORM_DEVICE_CUH
 #define TSRI_NORM_DEVICE_CUH
 
@@ -14,19 +14,20 @@
 #include "cuda/device/cluster.cuh"
 #endif
 
-// (x - mean) rstd by halves, whose difference no two finite numbers make overflow.
+// (x - mean) rstd from halves, so that the difference of finite numbers never overflows.
 DEVICE float normalised(float x, float mean, float rstd) {
     return __fmaf_rn(x, 0.5f, -0.5f * mean) * (2 * rstd);
 }
 
-// Backward: rounding has taken so much of the mean that h is less its own (NORM_FAR_MEAN). Of what is not finite there is none.
+// Backward: whether the rounding of the mean matters, so that h is corrected by its own mean (NORM_FAR_MEAN). rest_of
+// is 0 for values that are not finite.
 DEVICE int is_mean_far(float mean, float rstd) { return fabsf(mean) * rstd > NORM_FAR_MEAN; }
 DEVICE float rest_of(float sum_h, int cols) {
     float rest = sum_h / cols;
     return fabsf(rest) < 1e30f ? rest : 0;
 }
 
-// The columns of a row that this block has, and the blocks that share it.
+// The columns of a row that this block has, and the number of blocks that share the row.
 struct slab {
     int first, cols, num_blocks;
 };

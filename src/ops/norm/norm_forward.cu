@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// LayerNorm and RMSNorm of (rows, cols), y = (x - mean) rstd weight + bias or x rstd weight, of rows that fit into the registers of
-// a block, residual included. A block has one row, or a few short ones, and many of them run at once.
+// LayerNorm and RMSNorm of (rows, cols), y = (x - mean) rstd weight + bias or x rstd weight, with an optional residual,
+// for rows that fit into the registers of a block. A block has one row or a few short ones, and many blocks run at
+// once.
 // Floor: x read once, y written once; with a residual that is read and residual_out written, too.
 // Limit: memory.
 // Figures: docs/kernels/norm.md.
@@ -9,11 +10,11 @@
 #include "ops/norm/norm_moments.cuh"
 
 #define FULL_COLS (THREADS_PER_ROW * FLOATS_PER_THREAD)
-// Threads that a multiprocessor has registers for: fewer of 32 floats, but for 16 bits since sm_90.
+// Threads for which a multiprocessor has registers: fewer with 32 floats per thread, except in 16 bits from sm_90 on.
 #define SM_THREADS                                                                                 \
     (FLOATS_PER_THREAD < 32 ? 1024 : DTYPE == DTYPE_F32 ? 640 : __CUDA_ARCH__ < 900 ? 768 : 1024)
 
-// Where the row that the norm is of lies, x or the sum with the residual that was just stored.
+// The row to normalise: x, or the sum with the residual that was just stored.
 DEVICE const void *source_of(const struct norm_forward_params *p) {
     return p->residual != 0 ? p->residual_out : p->x;
 }
@@ -21,7 +22,7 @@ DEVICE long long source_at(const struct norm_forward_params *p, long long row) {
     return row * (p->residual != 0 ? p->residual_out_stride : p->x_stride);
 }
 
-// A row, or its sum with the residual, which is stored.
+// Loads a row; with a residual, loads the sum and stores it.
 DEVICE void load_sum(float s[FLOATS_PER_THREAD], const struct norm_forward_params *p, long long row,
                      int cols, int is_aligned) {
     const long long x_at = row * p->x_stride, at = row * p->residual_stride;
@@ -38,7 +39,7 @@ DEVICE void load_sum(float s[FLOATS_PER_THREAD], const struct norm_forward_param
         store_row(s, p->residual_out, row * p->residual_out_stride, cols, 0, 0);
         return;
     }
-    uint4 x[NUM_GROUPS], residual[NUM_GROUPS]; // both on their way at once
+    uint4 x[NUM_GROUPS], residual[NUM_GROUPS]; // both are loaded at once
     load_groups(x, p->x, x_at, cols, ROWS_KEPT, 0);
     load_groups(residual, p->residual, at, cols, ROWS_KEPT, 0);
 #pragma unroll
@@ -52,9 +53,10 @@ DEVICE void load_sum(float s[FLOATS_PER_THREAD], const struct norm_forward_param
     store_row(s, p->residual_out, row * p->residual_out_stride, cols, 1, 0);
 }
 
-// Each of the following leaves a row alone, and says so, that is to be summed in double.
+// Each of the following functions returns 1, and leaves the row alone, if the row must be summed in double.
 
-// A row in registers. Compiled once more for aligned rows of all the columns that its threads have, whose comparisons fall away.
+// A row in registers. Compiled once more for aligned rows that use all columns of the threads, so that all column tests
+// disappear.
 DEVICE int norm_held(const struct norm_forward_params p, long long row, int is_there, int cols,
                      int is_aligned, struct row_sums *sums) {
     float s[FLOATS_PER_THREAD], mean = 0, offset = 0;
@@ -73,8 +75,8 @@ DEVICE int norm_held(const struct norm_forward_params p, long long row, int is_t
     return 0;
 }
 
-// A row off 16 bytes of 32 floats a thread, which would take more registers than an aligned one: element by element, and the
-// first-level cache keeps it from one sweep to the next.
+// Unaligned rows with 32 floats per thread would take more registers than aligned ones. So they are swept element by
+// element, and the first-level cache keeps the row between sweeps.
 #define EACH_COLUMN(col, cols)                                                                     \
     _Pragma("unroll 8") for (int col = ROW_THREAD; col < cols; col += THREADS_PER_ROW)
 
@@ -108,7 +110,7 @@ DEVICE int norm_swept(const struct norm_forward_params p, long long row, int is_
     return 0;
 }
 
-// Once more, from where it lies.
+// Normalises a row again, in double, from memory.
 DEVICE void norm_wide(const struct norm_forward_params *p, long long row, int cols, int is_wide,
                       struct row_sums *sums) {
     const void *source = source_of(p);

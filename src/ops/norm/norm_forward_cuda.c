@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The norms forward on CUDA: plans and launches. Rows that fit are held in the registers of a block, wider ones in those
-// of a cluster of blocks (sm_90), and what is wider yet is gone over in sweeps.
+// Plans and launches of the norms' forward on CUDA. Rows that fit are held in the registers of a block, wider ones in
+// those of a cluster of blocks (sm_90); even wider ones are swept.
 #include "ops/norm/norm_cuda.h"
 
-// A thread has 64 bytes of a row, of a short one of fp32 up to 128, so that 1024 or 640 threads run on a multiprocessor. Rows
-// of clusters, and the widest of fp32, which leave room for 512, come by a queue, of so many bytes for each thread.
+// A thread holds 64 bytes of a row, or up to 128 of a short fp32 row, so that 1024 or 640 threads run on a
+// multiprocessor. Rows of clusters and the widest fp32 rows, with 512 threads, use a queue of QUEUE_BYTES per thread.
 enum { FLOATS = 32, QUEUE_BYTES = 256, MAX_COLS = INT32_MAX - 65536 };
 enum { SM_THREADS = 1024, NO_QUEUE_F32_COLS = 8192 };
 static const struct tsri_cuda_width f32_widths[] = {{256, 32},  {512, 16},  {1024, 16}, {2048, 16},
@@ -26,8 +26,8 @@ bool norm_cuda_sweeps_fit(const void *problem, const struct tsri_limits *limits)
     return p->dtype != TSR_F64 && p->cols <= MAX_COLS;
 }
 
-// The queue of the largest blocks takes 128 KiB, more than some cards have: half the threads do with half of that. Of rows that a
-// block holds only those in fp32 have one.
+// The queue of the largest blocks takes 128 KiB, more than some cards have; blocks with half the threads need half of
+// that. Of rows that one block holds, only fp32 ones have a queue.
 static bool has_room_for(const struct norm_problem *p, const struct tsri_limits *limits) {
     enum { FOR_REDUCER = 1024 };
     return p->cols <= FLOATS * NORM_MAX_THREADS / 2 ||
@@ -56,8 +56,8 @@ static const struct tsri_cuda_width *widths_of(tsr_dtype dtype) {
     return dtype == TSR_F32 ? f32_widths : widths;
 }
 
-// Blocks of a few steps first, then of half as many, which fill the time until the last of those has ended: if all rows
-// were dealt out to blocks that run at once, the slowest would be waited for.
+// First blocks of a few steps, then blocks of half as many, which fill the time until the last long block ends. If all
+// rows were dealt to blocks that run at once, the slowest block would decide the time.
 struct deal {
     int64_t long_blocks, short_blocks, long_rows;
 };
@@ -69,7 +69,7 @@ static struct deal deal_out(const struct norm_problem *p, const struct tsri_limi
         .long_blocks = ahead, .short_blocks = p->rows - ahead * STEPS, .long_rows = ahead * STEPS};
 }
 
-// Of 16-bit numbers, sweeps are faster than clusters of more than two blocks.
+// In 16 bits, sweeps are faster than clusters of more than two blocks.
 bool norm_cuda_forward_clusters_fit(const void *problem, const struct tsri_limits *limits) {
     const struct norm_problem *p = problem;
     const int64_t slab = FLOATS * NORM_MAX_THREADS;
@@ -171,7 +171,7 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
     return tsri_cuda_launch(name_of(p), tsri_context_queue(ctx), &program, &launch);
 }
 
-// layernorm lists it for rmsnorm too: the widest rows that each kernel holds, those of clusters, and sweeps.
+// layernorm lists these kernels for rmsnorm too: one for each width, then those of clusters, then the sweeps.
 bool norm_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
     for (int d = 0; d < TSRI_NUM_CUDA_DTYPES; d++) {
         const struct norm_problem p = {.dtype = tsri_cuda_dtypes[d]};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// LayerNorm and RMSNorm as norm_forward.cu, of rows that fit into the registers of a block of which a multiprocessor holds one or,
-// IS_CLUSTER, of a cluster of such blocks. Blocks go over the rows in steps; aligned rows to come are on their way in a queue.
+// LayerNorm and RMSNorm like norm_forward.cu, for rows that fill the registers of a multiprocessor's only block or,
+// with IS_CLUSTER, of a cluster of such blocks. Blocks go over the rows in steps and prefetch the next aligned rows
+// into a queue.
 // Floor: x read once, y written once; with a residual that is read and residual_out written, too.
 // Limit: memory; in 16 bits a cluster has a single row on its way through its two barriers.
 // Figures: docs/kernels/norm.md.
@@ -9,7 +10,7 @@
 #include "cuda/device/row_queue.cuh"
 #include "ops/norm/norm_moments.cuh"
 
-// Where a row begins in each tensor. The residual's place, which is rarely there, is not worth its registers.
+// Where a row begins in each tensor. The residual is rare and not worth the registers.
 struct row_place {
     long long row, x, y;
 };
@@ -19,14 +20,14 @@ DEVICE struct row_place place_of(const struct norm_forward_params *p, long long 
     return place;
 }
 
-// By additions: multiplications of 64 bits for each row would show.
+// By additions, because 64-bit multiplications for each row would cost time.
 DEVICE void move_on(struct row_place *place, const struct row_place *step) {
     place->row += step->row;
     place->x += step->x;
     place->y += step->y;
 }
 
-// Asks for the row that is `lead` beyond a place.
+// Prefetches the row that is `lead` beyond a place.
 DEVICE void ask_for_row(struct row_queue *queue, const struct norm_forward_params *p,
                         struct slab slab, const struct row_place *at, const struct row_place *lead,
                         long long end) {
@@ -38,7 +39,7 @@ DEVICE void ask_for_row(struct row_queue *queue, const struct norm_forward_param
     queue_commit(queue);
 }
 
-// Compiled once for aligned rows and once for others, so that neither pays for the other.
+// Compiled once for aligned rows and once for others, so that neither slows down the other.
 DEVICE void go_over_rows(const struct norm_forward_params p, int is_aligned, struct row_sums sums,
                          struct row_queue queue) {
     const struct slab slab = slab_of(&sums, p.cols, p.slab);
@@ -58,7 +59,7 @@ DEVICE void go_over_rows(const struct norm_forward_params p, int is_aligned, str
         ask_for_row(&queue, &p, slab, &at, &early, end);
     }
     for (; at.row - ROW_OF_BLOCK < end; move_on(&at, &step)) {
-        int is_there = at.row < end; // the last block's missing rows take part in shuffles
+        int is_there = at.row < end; // missing rows still take part in shuffles
         int cols = is_there ? slab.cols : 0;
         const void *source = p.x;
         long long source_at = at.x;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A row of the norms' forward: what is known of it between the two phases, and what becomes of each element.
+// A row in the norms' forward: its values between the two phases, and the result of each element.
 #ifndef TSRI_NORM_FORWARD_ROW_H
 #define TSRI_NORM_FORWARD_ROW_H
 
 #include "ops/norm/norm_strips.h"
 
-// y = ((x - mean) rstd - offset) weight + bias; offset is what the fp32 mean leaves over, times rstd. Where the
-// mean is near 0, within a standard deviation, y = (x rstd + offset) weight + bias with the offset -mean rstd:
-// its rounding is that of 1.
+// y = ((x - mean) rstd - offset) weight + bias, where offset is rstd times the rounding error of the fp32 mean. If the
+// mean is within a standard deviation of 0 (is_near), y = (x rstd + offset) weight + bias with offset = -mean rstd,
+// whose rounding is that of a number near 1.
 struct scaling {
     vf mean, rstd, offset;
     bool is_near;
@@ -21,14 +21,14 @@ SIMD_INLINE vf scaled(bool is_rmsnorm, vf x, struct scaling s, vf weight, vf bia
 
 // A row between the two phases.
 struct forward_row {
-    const char *s; // what is normalised
+    const char *s; // the row to normalise
     char *y;
     float mean, rstd, offset;
-    bool is_near; // see scaling
-    bool is_done; // by norm_forward_wide_row
+    bool is_near; // see struct scaling
+    bool is_done; // done by norm_forward_wide_row
 };
 
-// Stores the statistics of what is normalised in a row.
+// Stores a row's statistics and prepares its second phase.
 SIMD_INLINE struct forward_row forward_row(bool is_rmsnorm, const struct norm_call *call,
                                            int64_t row, const char *s, struct moments m) {
     const struct norm_problem *p = call->problem;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward of rows of a few vectors. As many rows as a vector has lanes go together, so that their sums are added up side by
-// side, a lane for each row.
+// Forward for rows of a few vectors. As many rows as a vector has lanes are processed together, so that their sums are
+// reduced side by side, one lane per row.
 #ifndef TSRI_NORM_FORWARD_SHORT_H
 #define TSRI_NORM_FORWARD_SHORT_H
 
@@ -15,7 +15,7 @@ SIMD_INLINE struct vf_pair scale_pair(bool is_rmsnorm, enum part part, struct vf
     return v;
 }
 
-// The sums of a row of x, and of its squares.
+// The sums of a row's elements and of their squares.
 SIMD_INLINE void sum_short(tsr_dtype dtype, enum part part, const char *x, int64_t whole, int64_t n,
                            vf *sum, vf *squares) {
     vf one = vf_set1(0.0f), two = one;
@@ -30,7 +30,7 @@ SIMD_INLINE void sum_short(tsr_dtype dtype, enum part part, const char *x, int64
     *sum = one, *squares = two;
 }
 
-// part: a row's last pair. is_narrow: there is no other.
+// part: the kind of a row's last pair. is_narrow: the row has only that pair.
 SIMD_INLINE void short_rows_of(tsr_dtype dtype, bool is_rmsnorm, bool is_split, enum part part,
                                bool is_narrow, const struct norm_call *call, int64_t first,
                                int64_t last) {
@@ -83,8 +83,8 @@ SIMD_INLINE void short_rows_of(tsr_dtype dtype, bool is_rmsnorm, bool is_split, 
                                  weight + whole, bias + whole);
             if (whole > 0) store_part(dtype, part, true, out, whole, held[r], n);
         }
-        // A store of part of a vector may reach over the next row, whose load would wait for it where both lie alike in
-        // their pages: those of rows of a pair wait for all loads.
+        // A partial vector store may overlap the next row, and a load of that row would wait for it if both rows have
+        // the same offset within a page. So rows of one pair are stored after all loads.
         for (int64_t r = 0; whole == 0 && r < num; r++)
             if (!rows[r].is_done)
                 store_part(dtype, part, true, (char *)to.data + r * to.step, 0, held[r], n);
@@ -92,7 +92,7 @@ SIMD_INLINE void short_rows_of(tsr_dtype dtype, bool is_rmsnorm, bool is_split, 
     }
 }
 
-// Rows of at most a pair where a vector has few lanes: the statistics of some of them, then what leaves.
+// Rows of at most one pair, with vectors of few lanes: first the statistics of some rows, then their results.
 enum { NARROW_ROWS = 64 };
 SIMD_INLINE void narrow_rows(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
                              const struct norm_call *call, int64_t first, int64_t last) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fused forward of the norms, (rows, cols), compiled once per instruction set. Rows are taken in blocks that stay in the
-// second-level cache (norm_block_rows): a first phase reads every row of the block and finds its statistics, a second one goes over
-// the block in strips of columns, all rows of a strip, so that weight and bias stay in the first-level cache, and writes. Past the
-// caches the second phase of a block and the first one of the next go side by side, pair by pair of vectors, and with each pair a
-// line is fetched: a core holds few lines that wait for memory, and while it only computes it asks for none. Every element takes
-// the same operations in whole vectors and in tails, with FMA spelled out, so that a row's result does not depend on where it lies.
+// Fused forward of the norms, (rows, cols), compiled once per instruction set. A block of rows stays in the
+// second-level cache (norm_block_rows). The first phase reads every row of the block and computes its statistics. The
+// second phase writes the block in strips of columns, all rows of a strip at a time, so that weight and bias stay in
+// the first-level cache. With non-temporal stores, the second phase of a block and the first phase of the next
+// alternate, pair by pair of vectors, and each pair prefetches a line: a core has few line buffers, and requests
+// nothing while it only computes. Every element gets the same operations in whole vectors and in tails, with explicit
+// FMA, so a row's result does not depend on its address.
 // Floor: x read once, y written once.
 // Limit: memory; in 16 bits on few threads arithmetic.
 // Figures: docs/kernels/norm.md.
@@ -38,7 +39,7 @@ SIMD_INLINE void scale_strip(tsr_dtype dtype, bool is_rmsnorm, bool is_split, co
 #undef FETCH
 }
 
-// Adds the residual, finds the statistics. scratch holds the sum where that goes past the caches.
+// Adds the residual and computes the statistics. scratch holds the sum if the sum is written with non-temporal stores.
 SIMD_INLINE struct forward_row first_phase(tsr_dtype dtype, bool is_rmsnorm,
                                            const struct norm_call *call, int64_t row,
                                            char *scratch) {
@@ -64,19 +65,19 @@ SIMD_INLINE struct forward_row first_phase(tsr_dtype dtype, bool is_rmsnorm,
     return forward_row(is_rmsnorm, call, row, s, m);
 }
 
-// The first phase of a block beside the second one of the block before, strip by strip, without a residual.
+// The first phase of a block during the second phase of the previous block, strip by strip, without a residual.
 struct ahead {
     struct forward_row *rows;
     int64_t row, last,
-        done; // rows [row, last) of the block are left, columns [0, done) of the first have been seen
+        done; // rows [row, last) remain; columns [0, done) of row `row` are summed
     struct moments m;
     struct block_sums sums;
 };
 
-// Columns [begin, end) of a block of n, whose sums are begun.
+// Columns [begin, end) of a block of n columns, whose sums have been started.
 struct step {
     const char *row, *block;
-    int64_t first, n, begin, end; // first: of the block, in its row
+    int64_t first, n, begin, end; // first: the block's first column in its row
 };
 
 SIMD_INLINE struct step start_step(tsr_dtype dtype, bool is_rmsnorm, const struct norm_call *call,
@@ -113,8 +114,8 @@ SIMD_INLINE void finish_step(tsr_dtype dtype, bool is_rmsnorm, const struct norm
     a->done = 0;
 }
 
-// As many whole pairs as both have, a pair of each in turns, so that memory is asked evenly; far lines are fetched for
-// a step to come. What is left of the strip and of the step is in them afterwards.
+// Processes the whole pairs that both have, alternately, so that the load on memory is even; prefetches lines for a
+// later step. On return, *strip and *step are the unprocessed rests.
 SIMD_INLINE void scale_beside(tsr_dtype dtype, bool is_rmsnorm, bool is_split, const void *x,
                               struct scaling s, const float *weight, const float *bias, void *y,
                               struct strip *strip, struct step *step, struct block_sums *ahead) {
@@ -153,7 +154,7 @@ SIMD_INLINE void second_phase(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
 SIMD_INLINE void forward_as(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
                             const struct norm_call *call, int64_t first, int64_t last, int thread) {
     int64_t cols = call->problem->cols, block = norm_block_rows(call->problem);
-    // Short rows off the lines are mostly heads and tails, which go one after the other.
+    // Short rows that do not start on lines are mostly heads and tails, which are processed one after the other.
     bool is_even = cols >= 4 * STRIP || cols % PAIR == 0;
     bool is_beside = call->is_streaming && call->problem->residual.data == NULL && is_even;
     char *scratch = call->scratch;
@@ -171,7 +172,7 @@ SIMD_INLINE void forward_as(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
         for (int64_t begin = 0; begin < cols; begin += STRIP)
             for (int64_t r = 0; r < num; r++) {
                 const struct forward_row *f = &rows[r];
-                uintptr_t far = 0; // where nothing goes beside: a window before the next block
+                uintptr_t far = 0; // without a step beside: a window before the next block
                 if (!is_beside && call->is_streaming && next + r < last)
                     far = (uintptr_t)tsri_row(&call->problem->x, next + r) +
                           (uintptr_t)(begin * dtype_bytes(dtype)) - SIMD_FAR_BYTES;
@@ -197,7 +198,7 @@ SIMD_INLINE void forward_as(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
 }
 NORM_BY_DTYPE(forward)
 
-// Rows [first, last) of residual_out, all at once where they follow each other without gaps.
+// Rows [first, last) of residual_out, all at once if they are contiguous.
 SIMD_INLINE void add_residual_as(tsr_dtype dtype, const struct norm_problem *p, int64_t first,
                                  int64_t last) {
     int64_t cols = p->cols, num = last - first;
@@ -218,7 +219,8 @@ static void add_residual(const struct norm_problem *p, int64_t first, int64_t la
         add_residual_as(TSR_F32, p, first, last);
 }
 
-// Short rows of a sum: it is added up for some rows, which stay in the first-level cache, then they are as rows of x.
+// Short rows with a residual: the sums of some rows are stored, stay in the first-level cache, and are then normalised
+// like rows of x.
 static void sum_then_short(const struct norm_call *call, int64_t first, int64_t last, int thread) {
     enum { ROWS = 4 * VL };
     struct norm_problem of_sum = *call->problem;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// LayerNorm and RMSNorm of rows of any width, a block each: the sum (and the residual's) in one sweep, the squares in a second, the
-// output in a third. Sums are in double: rows this wide are rare, and theirs then have no special cases.
+// LayerNorm and RMSNorm for rows of any width, one block per row: one sweep for the sum (and that with the residual), a
+// second for the squares, a third for the output. Sums are in double: rows this wide are rare, and double needs no
+// special cases.
 // Floor: x read once, y written once; the sweeps read x three times, plain RMSNorm twice.
 // Figures: docs/kernels/norm.md.
 // The host defines

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moments of rows in registers, for the norms forward. The variance is the corrected two-pass one (Chan, Golub, LeVeque): about
-// the mean as rounded, less what that is off by. Rows whose squares leave fp32's range, upwards or downwards, are summed again
-// in double.
+// Moments of rows in registers, for the norms' forward. The variance is the corrected two-pass one (Chan, Golub,
+// LeVeque): about the rounded mean, corrected by the error of that mean. Rows whose squares overflow or underflow fp32
+// are summed again in double.
 #ifndef TSRI_NORM_MOMENTS_CUH
 #define TSRI_NORM_MOMENTS_CUH
 
@@ -13,7 +13,7 @@ struct moments {
     double mean, rstd;
 };
 
-// The row in double, from where it was read (a residual sum: from where it was just written).
+// The row in double, read again from memory (with a residual: the sum just written).
 DEVICE struct moments wide_moments(const void *s, long long at, int cols,
                                    const struct norm_forward_params *p, int is_aligned,
                                    struct row_sums *sums) {
@@ -57,7 +57,7 @@ DEVICE void store_moments(const struct norm_forward_params *p, int first, long l
     if (p->rstd != 0) p->rstd[row] = rstd;
 }
 
-// In four chains, so that no addition waits for the one before.
+// Four chains, so that additions do not wait for each other.
 DEVICE float sum_of(const float x[FLOATS_PER_THREAD]) {
     float sum[4] = {0};
     EACH_FLOAT(e) sum[e % 4] += x[e];
@@ -69,8 +69,8 @@ DEVICE float squares_of(const float x[FLOATS_PER_THREAD]) {
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-// Rows of a warp at least have no warp in common, and all threads of such a row know alike whether it is wide. Of shorter ones all
-// in a warp go the wide way with one, for its shuffles.
+// Rows of at least a warp share no warp, and all threads of such a row agree on whether it is wide. If one shorter row
+// in a warp is wide, all rows of the warp take the wide path, because of its shuffles.
 #define ARE_ROWS_APART (THREADS_PER_ROW >= 32)
 DEVICE int is_any_wide(int is_wide) {
     return ARE_ROWS_APART ? is_wide : __any_sync(0xffffffffu, is_wide);
@@ -78,11 +78,11 @@ DEVICE int is_any_wide(int is_wide) {
 
 struct row_moments {
     float mean, rstd;
-    float shift; // of (x - mean as rounded) rstd, to be taken off
-    int is_wide; // fp32 does not hold the squares
+    float shift; // to subtract from (x - rounded mean) rstd
+    int is_wide; // fp32 cannot hold the squares
 };
 
-// From the mean as rounded, and this thread's sums of x less that and of its squares.
+// From the rounded mean and this thread's sums of (x - rounded mean) and of its squares.
 DEVICE struct row_moments moments_of(float mean, float offset, float squares,
                                      const struct norm_forward_params *p, struct row_sums *sums) {
     const float inverse_cols = (float)p->inverse_cols;
@@ -91,7 +91,7 @@ DEVICE struct row_moments moments_of(float mean, float offset, float squares,
     squares *= inverse_cols;
     float variance = fmaxf(squares - offset * offset, 0) + (float)p->eps;
     float rstd = rsqrtf(variance);
-    rstd = rstd * (1.5f - 0.5f * variance * rstd * rstd); // a Newton step: to the last bit or so
+    rstd = rstd * (1.5f - 0.5f * variance * rstd * rstd); // a Newton step, to about the last bit
     struct row_moments moments = {
         mean + offset, rstd, offset * rstd,
         !(squares <= 1e37f && variance >= 1e-30f && fabsf(mean) <= 1e37f)};

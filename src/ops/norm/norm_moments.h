@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Statistics of a row, for the fused and the unfused kernels. fp32 lanes sum over blocks that stay
-// in the first-level cache; blocks are merged in double (Chan, Golub, LeVeque), so that the error
-// does not grow with the row.
+// Statistics of a row, for fused and unfused kernels. fp32 lanes sum blocks that stay in the first-level cache; blocks
+// are merged in double (Chan, Golub, LeVeque), so the error does not grow with the row.
 //
-// A block is summed once, about a shift: s1 = sum(x - shift), s2 = sum((x - shift)^2), then
-// mean = shift + s1/n and m2 = s2 - s1^2/n (the corrected two-pass formula). The shift is the mean
-// of the block's first 64 elements, or 0 where that is within a half of their root mean square. Where it is
-// off by more than a standard deviation - s1^2/n above half of s2, so that the difference would lose more
-// than a bit - the block, in cache now, is summed again about the mean just found. Usual data takes one
-// sweep in place of two, and no data loses accuracy.
+// A block is summed once, about a shift: s1 = sum(x - shift), s2 = sum((x - shift)^2); then mean = shift + s1/n and m2
+// = s2 - s1^2/n (the corrected two-pass formula). The shift is the mean of the block's first 64 elements, or 0 if that
+// mean is within half of their root mean square. If the shift is off by more than a standard deviation (s1^2/n above
+// half of s2, so the difference would lose more than a bit), the block, now in the cache, is summed again about the
+// mean just found. Usual data takes one sweep instead of two, and no data loses accuracy.
 #ifndef TSRI_NORM_MOMENTS_H
 #define TSRI_NORM_MOMENTS_H
 
@@ -19,7 +17,7 @@
 #include "ops/norm/norm_problem.h"
 
 enum { UNROLL = 4 }; // independent accumulators: add and FMA have a latency of four cycles
-// Chains of 64 additions in each lane, on every instruction set: same-sign sums drift as they grow.
+// Each lane adds chains of 64 terms, on every instruction set, because long sums of one sign drift.
 enum { BLOCK = 64 * UNROLL * VL, PILOT = 64 };
 
 static inline bool is_mean_far(float mean, float rstd) {
@@ -27,24 +25,24 @@ static inline bool is_mean_far(float mean, float rstd) {
 }
 
 struct moments {
-    double mean, m2; // m2: sum of (x - mean)^2; of x^2 for rmsnorm, with mean 0
+    double mean, m2; // m2: sum of (x - mean)^2; rmsnorm: of x^2, with mean 0
 };
 
 SIMD_INLINE int64_t dtype_bytes(tsr_dtype dtype) { return dtype == TSR_F32 ? 4 : 2; }
 
-// Two vectors from element i on, of n in all; `fill` beyond.
+// Two vectors from element i on, of n in all; then `fill`.
 SIMD_INLINE struct vf_pair pair_at(tsr_dtype dtype, const void *x, int64_t i, int64_t n,
                                    float fill) {
     return i + PAIR <= n ? vf_load_pair(dtype, x, i) : vf_load_pair_n(dtype, x, i, n - i, fill);
 }
 
-// The sums of a block on their way: of x - shift and of its square; for rmsnorm the second alone.
+// The sums of a block in progress, of x - shift and of its square; rmsnorm needs only the second.
 struct block_sums {
     vf one[UNROLL], two[UNROLL];
     float shift; // finite
 };
 
-// By pointer, and vector by vector below: gcc keeps a copied struct of this size in memory.
+// By pointer, and below vector by vector, because gcc keeps a copied struct of this size in memory.
 SIMD_INLINE void begin_sums(float shift, struct block_sums *s) {
     s->shift = shift;
     for (int u = 0; u < UNROLL; u++) s->one[u] = s->two[u] = vf_set1(0.0f);
@@ -60,8 +58,8 @@ SIMD_INLINE void add_pair(bool is_rmsnorm, struct vf_pair v, int u, struct block
     s->two[u + 1] = vf_fma(v.b, v.b, s->two[u + 1]);
 }
 
-// Columns [begin, end) of a block; begin is a multiple of UNROLL * VL, and end where the block goes on. A shift
-// of 0 costs no subtraction.
+// Adds columns [begin, end) of a block. begin is a multiple of UNROLL * VL, and so is end unless the block ends there.
+// A shift of 0 costs no subtraction.
 SIMD_INLINE void add_columns(tsr_dtype dtype, bool is_rmsnorm, bool is_shifted, const void *x,
                              int64_t begin, int64_t end, struct block_sums *sums) {
     struct block_sums s;
@@ -81,7 +79,7 @@ SIMD_INLINE void add_columns(tsr_dtype dtype, bool is_rmsnorm, bool is_shifted, 
     }
     copy_sums(&s, sums);
 }
-// What the sums came to.
+// The sums over all lanes.
 struct totals {
     float one, two;
 };
@@ -90,7 +88,7 @@ SIMD_INLINE struct totals totals_of(const struct block_sums *s) {
                            vf_hsum((s->two[0] + s->two[1]) + (s->two[2] + s->two[3]))};
 }
 
-// Of n elements about a shift; a constant 0 costs no subtraction.
+// The sums of n elements about a shift; a constant 0 costs no subtraction.
 SIMD_INLINE struct totals totals_about(tsr_dtype dtype, bool is_rmsnorm, bool is_shifted,
                                        float shift, const void *x, int64_t n) {
     struct block_sums sums;
@@ -99,7 +97,7 @@ SIMD_INLINE struct totals totals_about(tsr_dtype dtype, bool is_rmsnorm, bool is
     return totals_of(&sums);
 }
 
-// A block of n elements from its sums about a shift.
+// The moments of a block of n elements from its sums about a shift.
 SIMD_INLINE struct moments finish_block(tsr_dtype dtype, bool is_rmsnorm, const void *x, int64_t n,
                                         float shift, struct totals t) {
     if (is_rmsnorm) return (struct moments){0, (double)t.two};
@@ -123,14 +121,14 @@ SIMD_INLINE struct moments moments_about(tsr_dtype dtype, const void *x, int64_t
     return finish_block(dtype, false, x, n, shift, t);
 }
 
-// What a block is to be summed about, of the totals of its first n elements about 0.
+// Chooses the shift of a block from the totals of its first n elements about 0.
 SIMD_INLINE float shift_of_totals(struct totals t, int64_t n) {
     float shift = t.one / (float)n;
     if (t.one * shift <= 0.25f * t.two) shift = 0;
     if (!(fabsf(shift) <= 3.4e38f)) shift = 0; // infinities keep their sign in the mean
     return shift;
 }
-// Of a whole row with its totals about 0: summed again about a shift where they ask for one.
+// The moments of a whole row from its totals about 0; sums again if they demand a shift.
 SIMD_INLINE struct moments moments_of_totals(tsr_dtype dtype, const void *x, int64_t n,
                                              struct totals t) {
     float shift = shift_of_totals(t, n);
@@ -147,12 +145,12 @@ SIMD_INLINE struct moments block_moments(tsr_dtype dtype, bool is_rmsnorm, const
     if (is_rmsnorm)
         return (struct moments){0, (double)totals_about(dtype, true, false, 0.0f, x, n).two};
     if (n > PILOT) return moments_about(dtype, x, n, shift_of(dtype, x, n));
-    // The first elements are all: usual data is summed once.
+    // All elements are among the first ones, so usual data is summed once.
     struct totals t = totals_about(dtype, false, false, 0.0f, x, n);
     return moments_of_totals(dtype, x, n, t);
 }
 
-// a over n_a elements and b over n_b.
+// Merges a, of n_a elements, and b, of n_b elements.
 SIMD_INLINE struct moments merge(struct moments a, int64_t n_a, struct moments b, int64_t n_b) {
     double delta = b.mean - a.mean, share = (double)n_b / (double)(n_a + n_b);
     a.mean += delta * share;
@@ -160,9 +158,8 @@ SIMD_INLINE struct moments merge(struct moments a, int64_t n_a, struct moments b
     return a;
 }
 
-// Whether fp32 lanes could not hold the squares: they overflowed, or fell among the subnormal
-// numbers while eps is too small to hide it. A row with an infinity or a NaN counts too; it gives
-// the same values either way.
+// Whether fp32 lanes cannot hold the squares: they overflowed, or became subnormal while eps is too small to hide it.
+// Rows with an infinity or a NaN count too; their results are the same either way.
 SIMD_INLINE bool is_beyond_fp32(double variance_eps) {
     return !(variance_eps >= 0x1p-100 && variance_eps <= 1e77);
 }

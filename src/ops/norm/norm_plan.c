@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The norms' plans on the CPU: how rows are split, what the workspace holds.
+// The norms' plans on the CPU: how rows are split, and what the workspace contains.
 #include "ops/norm/norm_problem.h"
 
 static int64_t row_bytes(const struct norm_problem *p) {
@@ -19,8 +19,8 @@ int64_t norm_padded_cols(const struct norm_problem *p) {
     return tsri_ceil_div(p->cols, LARGEST_PAIR) * LARGEST_PAIR;
 }
 
-// Kernels read weight and bias as fp32: what is not is widened, once in a call. Fused ones of bf16 may want
-// them split besides.
+// Kernels read weight and bias as fp32; other dtypes are widened once per call. Fused bf16 kernels may also want them
+// split.
 static void take_vectors(struct norm_layout *layout, const struct norm_problem *p, bool is_fused) {
     size_t bytes = (size_t)norm_padded_cols(p) * sizeof(float);
     bool may_split = is_fused && p->dtype == TSR_BF16;
@@ -37,7 +37,7 @@ struct norm_layout norm_forward_layout(const struct norm_problem *p, bool is_fus
         layout.scratch = take(&layout, (size_t)p->rows * (size_t)p->cols * sizeof(float));
         layout.statistics = take(&layout, 3 * (size_t)p->rows * sizeof(float));
     } else if (is_streaming && p->residual.data != NULL) {
-        // The sum goes past the caches, so the rows to normalise wait here.
+        // The sum is written with non-temporal stores, so the rows to normalise are kept here.
         layout.scratch_per_row = tsri_round_up((size_t)row_bytes(p), 64);
         layout.scratch_per_thread = layout.scratch_per_row * (size_t)norm_block_rows(p);
         layout.scratch = take(&layout, layout.scratch_per_thread * (size_t)num_threads);
@@ -72,14 +72,14 @@ int64_t norm_block_rows(const struct norm_problem *p) {
 
 // ---- Splitting --------------------------------------------------------------------------------
 
-// At most 128 groups: their sums are 1 % of the traffic of 16,384 rows and keep 64 threads busy. Short rows go 16 at once.
+// At most 128 groups: for 16,384 rows, their sums are 1 % of the traffic and keep 64 threads busy. Short rows are
+// grouped by 16.
 int64_t norm_group_rows(const struct norm_problem *p) {
-    enum { SHORT = 128 }; // with any instruction set: these sums must not follow its vectors
+    enum { SHORT = 128 }; // on every instruction set, because the sums must not depend on it
     return tsri_max(p->cols <= SHORT ? 16 : 8, tsri_ceil_div(p->rows, 128));
 }
 
-// Large tensors are split into tasks of 2 MiB, so that most rows can fetch the next one of their
-// task ahead of time.
+// Large tensors are split into tasks of 2 MiB, so that most rows can prefetch the next row of their task.
 static void plan_rows(const struct norm_problem *p, const struct tsri_limits *limits,
                       int64_t bytes_per_row, struct tsri_plan *plan) {
     enum { TASK_BYTES = 2 << 20, TASKS_PER_THREAD = 8 };
@@ -95,7 +95,7 @@ static void plan_forward(const struct norm_problem *p, const struct tsri_limits 
                          bool is_fused, struct tsri_plan *plan) {
     int64_t tensors = p->residual.data != NULL ? 4 : 2;
     plan_rows(p, limits, tensors * row_bytes(p), plan);
-    // Written in place, a row is in the cache already, and past the caches would be a detour.
+    // In place, a row is in the cache already, and non-temporal stores would be a detour.
     plan->is_streaming =
         !p->is_in_place && tsri_should_stream_rows(limits, tensors * p->rows * row_bytes(p), &p->y);
     plan->workspace_bytes =
@@ -110,7 +110,8 @@ static void plan_backward(const struct norm_problem *p, const struct tsri_limits
         plan->grain = norm_group_rows(p);
         plan->num_tasks = tsri_ceil_div(p->rows, plan->grain);
     }
-    // Beside two tensors that are read, dx in fp32 gains past the caches as soon as all exceed the share of one thread.
+    // With two input tensors, fp32 dx gains from non-temporal stores as soon as all tensors exceed the share of one
+    // thread.
     int num_threads = p->dtype == TSR_F32 ? 1 : limits->num_threads;
     plan->is_streaming =
         !p->is_in_place &&

@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The norms between their rooms. layernorm and rmsnorm share everything but their entries: one
-// problem, one table of variants for each pass, one set of kernels with is_rmsnorm as a
-// constant inside.
+// Shared by the files of the norms. layernorm and rmsnorm share everything but their entries: one problem, one table of
+// variants per pass, one set of kernels with is_rmsnorm as a constant inside.
 #ifndef TSRI_NORM_PROBLEM_H
 #define TSRI_NORM_PROBLEM_H
 
 #include "context/op_table.h"
 #include "cpu/cpu_isa.h"
 
-// A contiguous vector; data is NULL where the tensor is absent.
+// A contiguous vector; data is NULL if the tensor is absent.
 struct norm_vector {
     void *data;
     tsr_dtype dtype;
 };
 
-// All tsri_rows are (rows, cols) of one dtype; data is NULL where the tensor is absent. rmsnorm has
-// neither bias, dbias nor mean.
+// All tsri_rows are (rows, cols) of one dtype; data is NULL if the tensor is absent. rmsnorm has no bias, dbias or
+// mean.
 struct norm_problem {
     bool is_rmsnorm;
     int64_t rows, cols;
@@ -26,14 +25,14 @@ struct norm_problem {
     struct tsri_rows dy, dresidual_out, dx;     // backward
     struct norm_vector weight, bias;            // (cols)
     struct norm_vector dweight, dbias;          // (cols)
-    struct norm_vector mean, rstd;              // (rows), fp32, f64 beside f64
+    struct norm_vector mean, rstd;              // (rows), fp32, or f64 with f64
     bool is_in_place;                           // a large output is an input
 };
 
 // ---- Entry to plan: norm_check.c --------------------------------------------------------------
 
-// A tensor of a call, for the checks that walk all of them. An output that may alias may be the very
-// view of any input that may; tessera/norm.h says which those are, a shape does not.
+// A tensor of a call, for checks that go over all tensors. An output that may alias may be the very same view as any
+// input that may alias. tessera/norm.h, not the shape, says which tensors may.
 struct norm_field {
     const char *name;
     tsr_tensor *tensor;
@@ -41,24 +40,24 @@ struct norm_field {
     bool may_alias;
 };
 
-// x first; it gives rows, cols and dtype.
+// Checks x first, which determines rows, cols and dtype.
 tsr_status norm_check_x(const char *op, tsr_tensor *x, struct norm_problem *p);
-// Another tensor of x's shape and dtype; an absent one where that is allowed gives data NULL.
+// Checks another tensor of x's shape and dtype; an absent optional tensor gives data NULL.
 tsr_status norm_check_like_x(const char *op, const struct norm_field *field, const tsr_tensor *x,
                              bool is_optional, struct tsri_rows *rows);
-// residual and residual_out: both or none.
+// Checks residual and residual_out: both or neither.
 tsr_status norm_check_residual(const char *op, const struct norm_field *residual,
                                const struct norm_field *residual_out, const tsr_tensor *x,
                                struct norm_problem *p);
-// weight, bias, dweight, dbias: (cols), f32 or `like`.
+// Checks weight, bias, dweight or dbias: (cols), f32 or `like`.
 tsr_status norm_check_vector(const char *op, const struct norm_field *field,
                              const struct norm_problem *p, tsr_dtype like,
                              struct norm_vector *vector);
-// mean, rstd: x's shape without the last dimension, contiguous.
+// Checks mean or rstd: x's shape without the last dimension, contiguous.
 tsr_status norm_check_statistic(const char *op, const struct norm_field *field, const tsr_tensor *x,
                                 bool is_optional, struct norm_vector *vector);
 tsr_status norm_check_eps(const char *op, float eps, int32_t has_eps, struct norm_problem *p);
-// No output shares memory with another tensor, but for what may alias.
+// Checks that no output shares memory with another tensor, except for those that may alias.
 tsr_status norm_check_overlaps(const char *op, const struct norm_field *fields, int num_fields,
                                struct norm_problem *p);
 
@@ -75,10 +74,10 @@ void norm_plan_unfused_forward(const void *, const struct tsri_limits *, struct 
 void norm_plan_fused_backward(const void *, const struct tsri_limits *, struct tsri_plan *);
 void norm_plan_unfused_backward(const void *, const struct tsri_limits *, struct tsri_plan *);
 
-// Where the parts of the workspace lie, in bytes from its start; multiples of 64.
+// Offsets of the workspace's parts in bytes, multiples of 64.
 struct norm_layout {
-    size_t weight, bias; // fp32 (padded cols); meaningless where the tensor itself serves
-    size_t scratch;      // fused: a row for each thread; unfused: fp32 (rows, cols), one or two
+    size_t weight, bias; // fp32 (padded cols); unused if the kernels read the tensor itself
+    size_t scratch;      // fused: rows of each thread; unfused: one or two fp32 (rows, cols)
     size_t scratch_per_thread, scratch_per_row;
     size_t statistics; // unfused: fp32 (3, rows)
     size_t partial;    // fp32 (groups, 2, padded cols): sums for dweight, then for dbias
@@ -88,25 +87,25 @@ struct norm_layout norm_forward_layout(const struct norm_problem *p, bool is_fus
                                        bool is_streaming, int num_threads);
 struct norm_layout norm_backward_layout(const struct norm_problem *p, bool is_fused);
 
-// Columns of a vector in the workspace: whole pairs of SIMD vectors (simd_pairs.h).
+// The length of a vector in the workspace: whole pairs of SIMD vectors (simd_pairs.h).
 int64_t norm_padded_cols(const struct norm_problem *p);
 
-// Rows that the fused kernels take together: some 64 KiB of each tensor.
+// Rows that the fused kernels process together: about 64 KiB of each tensor.
 enum { NORM_MAX_BLOCK_ROWS = 8 };
 int64_t norm_block_rows(const struct norm_problem *p);
 
-// Rows whose dweight and dbias are summed together: a function of the shape alone, so that the order of
-// all additions is the same for any number of threads.
+// Rows whose dweight and dbias are summed together. Depends on the shape only, so the order of additions is the same
+// for any number of threads.
 int64_t norm_group_rows(const struct norm_problem *p);
 
 // ---- Kernels: norm_*simd.c ------------------------------------------------
 
-// What a kernel sees of a call.
+// A call as a kernel sees it.
 struct norm_call {
     const struct norm_problem *problem;
-    const float *weight, *bias; // (cols), ones and zeros where absent
-    bool is_split;              // weight and bias come in vf_split's order, in whole pairs
-    bool is_partial_split;      // so does partial
+    const float *weight, *bias; // (cols); absent: ones, zeros
+    bool is_split;              // weight and bias are in vf_split's order, in whole pairs
+    bool is_partial_split;      // partial is too
     bool is_streaming;
     char *scratch; // see norm_layout
     size_t scratch_per_thread, scratch_per_row;
@@ -122,18 +121,17 @@ struct norm_forward_kernels {
 TSRI_DECLARE_KERNELS(norm_forward)
 
 struct norm_backward_kernels {
-    // first is a multiple of norm_group_rows and last at most that much larger where dweight or
-    // dbias is wanted.
+    // With dweight or dbias, first is a multiple of norm_group_rows and last is at most that much larger.
     norm_kernel *run;
 };
 TSRI_DECLARE_KERNELS(norm_backward)
 
 struct norm_kernels {
     void (*widen)(tsr_dtype dtype, const void *from, float *to, int64_t n);
-    // The same, whole pairs in vf_split's order, which the fused kernels want beside bf16; NULL where that is
-    // the order of the columns. f32 is a dtype here too.
+    // The same in vf_split's order, in whole pairs, as the fused bf16 kernels want it; NULL if that is the order of the
+    // columns. Also takes f32.
     void (*split)(tsr_dtype dtype, const void *from, float *to, int64_t n);
-    // Columns [first, last) of dweight and dbias from the groups' sums.
+    // Adds the groups' sums to columns [first, last) of dweight and dbias.
     norm_kernel *reduce;
 };
 TSRI_DECLARE_KERNELS(norm)
@@ -144,8 +142,8 @@ struct norm_unfused_kernels {
 };
 TSRI_DECLARE_KERNELS(norm_unfused)
 
-// norm_wide.c: a row of the forward pass in double, for what overflows or underflows fp32. s is
-// what is normalised, in the problem's dtype.
+// norm_wide.c: a row of forward in double, for rows that overflow or underflow fp32. s is the row to normalise, in the
+// problem's dtype.
 void norm_forward_wide_row(const struct norm_call *call, int64_t row, const void *s);
 
 // norm_cpu.c

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// dweight and dbias (cols) from the sums of all blocks, added in a fixed order: of 32 columns, each of 8 warps adds every eighth
-// block's, and the first adds theirs.
+// dweight and dbias (cols) from the sums of all blocks, added in a fixed order: for 32 columns, each of 8 warps adds
+// every eighth block's sums, and the first warp adds the results.
 // Floor: 8 cols bytes a block read, dweight and dbias written. It is a second launch.
 // Figures: docs/kernels/norm.md.
 // The host defines
-//     DTYPE (2: dweight's and dbias's are known at run time)
+//     DTYPE (2: the dtypes of dweight and dbias are known at run time)
 #include "cuda/device/any_dtype.cuh"
 #include "ops/norm/norm_params.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The oracle: the definitions of tessera/norm.h in double, one row after the other.
+// The oracle: the definitions of tessera/norm.h in double, row by row.
 #include <math.h>
 
 #include "core/core_dtype.h"
@@ -28,7 +28,7 @@ tsr_status norm_reference_forward_run(tsr_context *ctx, const void *problem,
             for (int64_t c = 0; c < p->cols; c++)
                 tsr_store(p->dtype, sum, c,
                           tsri_load(p->dtype, s, c) + tsri_load(p->dtype, residual, c));
-            s = sum; // as rounded
+            s = sum; // rounded to the dtype
         }
         double mean = 0, squares = 0;
         for (int64_t c = 0; c < p->cols && !p->is_rmsnorm; c++) mean += tsri_load(p->dtype, s, c);
@@ -49,13 +49,13 @@ tsr_status norm_reference_forward_run(tsr_context *ctx, const void *problem,
     return TSR_OK;
 }
 
-// h of element c of row r. rest: what rounding took of mean.
+// h of element c of row r. rest: the rounding error of mean.
 static double normalised(const struct norm_problem *p, int64_t r, int64_t c, double rest) {
     return (tsri_load(p->dtype, tsri_row(&p->x, r), c) - value_or(&p->mean, r, 0) - rest) *
            value_or(&p->rstd, r, 1);
 }
 
-// The mean of x - mean, which would be 0 if mean were not rounded. Of what is not finite there is none.
+// The mean of x - mean, which would be 0 without the rounding of mean; 0 for rows that are not finite.
 static double rest_of_mean(const struct norm_problem *p, int64_t r) {
     double sum = 0;
     if (p->is_rmsnorm || p->mean.data == NULL || p->cols == 0) return 0;
@@ -64,7 +64,7 @@ static double rest_of_mean(const struct norm_problem *p, int64_t r) {
     return isfinite(sum) ? sum / (double)p->cols : 0;
 }
 
-// dweight and dbias of some columns.
+// dweight and dbias for some columns.
 static void sum_columns(const struct norm_problem *p, int64_t first, int64_t num) {
     double dweight[COLUMNS_AT_ONCE], dbias[COLUMNS_AT_ONCE];
     for (int64_t i = 0; i < num; i++) dweight[i] = dbias[i] = 0;
@@ -86,7 +86,7 @@ tsr_status norm_reference_backward_run(tsr_context *ctx, const void *problem,
                                        const struct tsri_plan *plan, void *workspace) {
     (void)ctx, (void)plan, (void)workspace;
     const struct norm_problem *p = problem;
-    // Before dx: it may overwrite x or dy.
+    // Before dx, which may overwrite x or dy.
     for (int64_t c = 0; c < p->cols; c += COLUMNS_AT_ONCE)
         sum_columns(p, c, tsri_min(p->cols - c, COLUMNS_AT_ONCE));
     for (int64_t r = 0; r < p->rows && p->cols > 0; r++) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What rounding took of the rows' means, as the mean of h = (x - mean) rstd; 0 where the mean is near 0, which takes no read of the
-// row. For norm_columns.cu and norm_backward_sweeps.cu.
+// The rounding error of each row's mean, as the mean of h = (x - mean) rstd; 0 if the mean is near 0, without reading
+// the row. For norm_columns.cu and norm_backward_sweeps.cu.
 // Floor: 12 bytes a row; rows with a far mean are read once.
 // Figures: docs/kernels/norm.md.
 // The host defines
-//     DTYPE (2: the tensors' own is known at run time)
+//     DTYPE (2: the tensors' dtype is known at run time)
 #define THREADS_PER_ROW 256
 #include "cuda/device/any_dtype.cuh"
 #include "ops/norm/norm_device.cuh"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the norms do to vectors of a row's length, compiled once per instruction set: weight and bias to fp32, in the order that the
-// kernels want, and the last sum of dweight and dbias, over groups of rows.
+// The norms' operations on vectors of a row's length, compiled once per instruction set: converts weight and bias to
+// fp32 in the order that the kernels want, and makes the last sum of dweight and dbias, over groups of rows.
 // Floor: weight and bias read once a call; for dweight and dbias 4 bytes a column and group.
 // Figures of the whole calls: docs/kernels/norm.md.
 #include "ops/norm/norm_moments.h"

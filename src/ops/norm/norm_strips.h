@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the second phase of the norms goes over a strip of columns of one row, pair by pair of vectors: what it
-// loads, how its results leave, where the next block is fetched.
+// How the second phase of the norms goes over a strip of columns of one row, pair by pair of vectors: its loads, its
+// stores, and the prefetch of the next block.
 #ifndef TSRI_NORM_STRIPS_H
 #define TSRI_NORM_STRIPS_H
 
@@ -21,10 +21,10 @@ SIMD_INLINE void add_rows(tsr_dtype dtype, const void *x, const void *residual, 
     }
 }
 
-enum { STRIP = 1024 }; // columns: x, weight and bias of it take 12 KiB
+enum { STRIP = 1024 }; // columns; x, weight and bias of a strip take 12 KiB
 
-// The n columns from i on, pairs, of a row of the next block, into the second-level cache; the second part of a line
-// is there already.
+// Prefetches n columns (pairs) from i on, of a row of the next block, into the second-level cache. For the second part
+// of a line nothing remains to do.
 SIMD_INLINE void fetch(tsr_dtype dtype, const char *row, int64_t i, int64_t n) {
     int64_t bytes = dtype_bytes(dtype);
     for (int64_t at = 0; VL > 1 && at < n * bytes; at += 64)
@@ -32,11 +32,11 @@ SIMD_INLINE void fetch(tsr_dtype dtype, const char *row, int64_t i, int64_t n) {
             __builtin_prefetch(row + i * bytes + at, 0, 2);
 }
 
-// How a strip leaves. Past the caches go whole lines: strips of a row that starts off a line are shifted by
-// what is missing there; split vectors allow no shift, those strips are gathered in a buffer and copied.
+// How a strip is stored. Non-temporal stores write whole lines: if a row does not start on a line, its strips are
+// shifted to lines. Split vectors allow no shift; their strips are gathered in a buffer and copied.
 enum exit { STORED, STREAMED, GATHERED };
 
-// Columns [begin, end) of a row. The first one has a head, [begin, first_whole), where it is shifted.
+// Columns [begin, end) of a row. If strips are shifted, the first one has a head, [begin, first_whole).
 struct strip {
     int64_t begin, first_whole, end;
     enum exit exit;
@@ -57,8 +57,8 @@ SIMD_INLINE struct strip strip_of(tsr_dtype dtype, const void *out, int64_t begi
     return s;
 }
 
-// Elements in order leave in order: downwards, as the compiler would have it, stores across lines cost
-// a fifth of rmsnorm on rows of 50257 floats.
+// Stores in increasing order. The compiler would store in decreasing order; then stores across lines cost a fifth of
+// the time of rmsnorm on rows of 50257 floats.
 SIMD_INLINE void store_upwards(tsr_dtype dtype, void *out, int64_t i, struct vf_pair x) {
     if (vf_is_split(dtype)) {
         vf_store_pair_up(dtype, out, i, x);
@@ -69,8 +69,8 @@ SIMD_INLINE void store_upwards(tsr_dtype dtype, void *out, int64_t i, struct vf_
     vf_store_as(dtype, out, i + VL, x.b);
 }
 
-// VALUE(i, n), the pair from column i on with n <= PAIR columns, for all of the strip; FETCH(i) with every
-// pair that goes past the caches. What a norm gives lies halfway between two bf16 by chance only.
+// Runs VALUE(i, n), the pair from column i on with n <= PAIR columns, for the whole strip, and FETCH(i) with each
+// non-temporal pair. Halfway cases are rounded up, because results lie halfway between two bf16 only by chance.
 #define FOR_STRIP(dtype, strip, out, VALUE, FETCH)                                                 \
     do {                                                                                           \
         int64_t i_ = (strip).begin, head_ = (strip).first_whole - i_, end_ = (strip).end;          \
@@ -101,7 +101,7 @@ SIMD_INLINE void store_upwards(tsr_dtype dtype, void *out, int64_t i, struct vf_
                          (end_ - origin_) * dtype_bytes(dtype));                                   \
     } while (0)
 
-// A pair of weight or bias: whole where the call has split them, into padded workspace, and else split here.
+// A pair of weight or bias: whole if the call has split them in padded workspace, else split here.
 SIMD_INLINE struct vf_pair load_vector(tsr_dtype dtype, bool is_split, const float *v, int64_t i,
                                        int64_t n) {
     if (vf_is_split(dtype) && is_split) return vf_load_pair(TSR_F32, v, i);
@@ -109,8 +109,8 @@ SIMD_INLINE struct vf_pair load_vector(tsr_dtype dtype, bool is_split, const flo
         n == PAIR ? vf_load_pair(TSR_F32, v, i) : vf_load_pair_n(TSR_F32, v, i, n, 0.0f);
     return vf_is_split(dtype) ? vf_split(x) : x;
 }
-// A pair of the running sums, which lie in padded workspace: whole where only padding follows the n columns (is_last).
-// Part of a vector that was just stored would have to be waited for.
+// A pair of the running sums, in padded workspace: a whole pair if only padding follows the n columns (is_last),
+// because a partial load would wait for a vector that was just stored.
 SIMD_INLINE struct vf_pair load_sums(tsr_dtype dtype, bool is_last, const float *v, int64_t i,
                                      int64_t n) {
     return vf_is_split(dtype) || is_last || n == PAIR ? vf_load_pair(TSR_F32, v, i)
@@ -127,10 +127,10 @@ SIMD_INLINE struct vf_pair load_row(tsr_dtype dtype, const void *x, int64_t i, i
     return n == PAIR ? vf_load_pair(dtype, x, i) : vf_load_pair_n(dtype, x, i, n, 0.0f);
 }
 
-// Rows of at most so many columns go as many at once as a vector has lanes.
+// Rows of at most so many columns: as many rows as a vector has lanes are processed at once.
 enum { SHORT_COLS = 4 * PAIR, SHORT_BYTES = VL * SHORT_COLS * 4 };
 
-// Of rows that lie evenly: the first one, and bytes from one to the next.
+// Evenly spaced rows: the first row, and the bytes from one row to the next.
 struct spaced {
     const char *data;
     int64_t step;
@@ -141,8 +141,8 @@ SIMD_INLINE struct spaced spaced(tsr_dtype dtype, const struct tsri_rows *t, int
     return (struct spaced){t->data != NULL ? t->data + row * step : NULL, step};
 }
 
-// One instantiation for each dtype and norm, and for where weight and bias are split, with all three constants inside;
-// each a function by itself, so that none has the registers and the frame of the others.
+// One instantiation per dtype, norm and order of weight and bias, which are constants inside. Each is a function of its
+// own, so that none gets the registers and the frame of the others.
 #define NORM_ONE(name, suffix, dtype, is_rmsnorm, is_split)                                        \
     static __attribute__((noinline)) void name##suffix(const struct norm_call *call,               \
                                                        int64_t first, int64_t last, int thread) {  \

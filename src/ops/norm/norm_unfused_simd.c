@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The baselines of the norms, (rows, cols), compiled once per instruction set: each kernel is one pass of the chain that a
-// framework without fusion runs, every value in memory between two passes. As accurate as the fused kernels.
+// The baselines of the norms, (rows, cols), compiled once per instruction set. Each kernel is one pass of the chain
+// that a framework without fusion runs, with every value in memory between two passes. As accurate as the fused
+// kernels.
 // Floor: that of norm_forward_simd.c and norm_backward_simd.c.
 // Limit: each pass reads and writes the tensor again.
 // Figures: docs/kernels/norm.md (unfused).
@@ -34,7 +35,7 @@ SIMD_INLINE float sum_of(tsr_dtype dtype, const void *x, int64_t n) {
             }                                                                                      \
     }
 
-// The first n lanes from column i on; at tails n < VL.
+// The first n lanes from column i on; n < VL in the tail.
 #define FOR_LANES(i, n, cols)                                                                      \
     for (int64_t i = 0, n; n = (cols)-i < VL ? (cols)-i : VL, i < (cols); i += VL)
 
@@ -42,8 +43,7 @@ SIMD_INLINE float *scratch_row(const struct norm_call *call, int which, int64_t 
     const struct norm_problem *p = call->problem;
     return (float *)(void *)call->scratch + (which * p->rows + row) * p->cols;
 }
-// 0: mean (backward: mean of g), 1: rstd (backward: mean of g h),
-// 2: what the fp32 mean leaves over.
+// 0: mean (backward: mean of g), 1: rstd (backward: mean of g h), 2: the rounding error of the fp32 mean.
 SIMD_INLINE float *statistic(const struct norm_call *call, int which, int64_t row) {
     return call->statistics + which * call->problem->rows + row;
 }
@@ -88,7 +88,7 @@ SIMD_INLINE void variance_row(tsr_dtype dtype, const struct norm_call *call, int
         m = i == 0 ? b : merge(m, i, b, n);
     }
     double variance_eps = m.m2 / (double)(p->cols > 0 ? p->cols : 1) + p->eps;
-    // A negative rstd sends the last pass to norm_forward_wide_row.
+    // A negative rstd makes the last pass call norm_forward_wide_row.
     double rstd = is_beyond_fp32(variance_eps) ? -1 : 1 / sqrt(variance_eps);
     *statistic(call, 0, row) = (float)m.mean;
     *statistic(call, 1, row) = (float)rstd;
@@ -129,7 +129,7 @@ PASS(scale)
 
 // ---- Backward ---------------------------------------------------------------------------------
 
-// h = (x/2 - mean/2) (2 rstd), less its own mean where rounding took much of mean: see norm_backward_row.h.
+// h = (x/2 - mean/2) (2 rstd), corrected by its own mean if the rounding of mean matters: see norm_backward_row.h.
 SIMD_INLINE void centre_row(tsr_dtype dtype, const struct norm_call *call, int64_t row) {
     const struct norm_problem *p = call->problem;
     if (p->cols == 0) return;
@@ -179,7 +179,7 @@ SIMD_INLINE void sums_row(tsr_dtype dtype, const struct norm_call *call, int64_t
 }
 PASS(sums)
 
-// The group's sums over rows; the first row of a group sets them.
+// The group's sums over rows; the first row of a group initialises them.
 SIMD_INLINE void columns_row(tsr_dtype dtype, const struct norm_call *call, int64_t row) {
     const struct norm_problem *p = call->problem;
     if (p->cols == 0) return;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The norms' variants, a table for each pass, which layernorm and rmsnorm share.
+// The norms' variants, one table per pass, shared by layernorm and rmsnorm.
 #include "ops/norm/norm_problem.h"
 
-// To add one: a row here, its supports, plan and run, and NORM_NUM_...; verify, bench and the
-// tests find it.
+// To add one: a row here with its supports, plan and run, and NORM_NUM_...; verify, bench and the tests find it.
 
 TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct norm_problem, dtype)
 

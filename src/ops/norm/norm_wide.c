@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rare row whose squares overflow fp32, or underflow it beside a tiny eps: squares of any two
-// floats are normal numbers in double, so double needs no scaling.
+// Rare rows whose squares overflow fp32, or underflow it with a tiny eps. The square of any float is a normal number in
+// double, so double needs no scaling.
 #include <math.h>
 
 #include "core/core_dtype.h"
@@ -20,7 +20,7 @@ void norm_forward_wide_row(const struct norm_call *call, int64_t row, const void
     if (p->rstd.data != NULL) ((float *)p->rstd.data)[row] = (float)rstd;
     if (p->cols == 0) return;
     void *y = tsri_row(&p->y, row);
-    const struct norm_vector *w = &p->weight, *b = &p->bias; // as given: call's may be split
+    const struct norm_vector *w = &p->weight, *b = &p->bias; // not the call's: they may be split
     for (int64_t c = 0; c < p->cols; c++) {
         double h = (tsri_load(p->dtype, s, c) - mean) * rstd;
         double weight = w->data != NULL ? tsri_load(w->dtype, w->data, c) : 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Root mean square normalisation: entries and checks. See tessera/norm.h for the contract,
-// norm_variants.c for the variants.
+// Root mean square normalisation: entries and checks. The contract is in tessera/norm.h, the variants are in
+// norm_variants.c.
 #include <tessera/norm.h>
 
 #include "ops/norm/norm_problem.h"

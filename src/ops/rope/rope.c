@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// RoPE: entries, checks, variants of the rotation. See tessera/rope.h for the contract; the tables'
-// entry is rope_table.c.
+// RoPE: entries, checks, variants of the rotation. The contract is in tessera/rope.h; rope_table.c has the entry of the
+// tables.
 #include "core/core_index.h"
 #include "ops/rope/rope_problem.h"
 
 // ---- Variants ---------------------------------------------------------------------------------
-// To add one: a row here, its supports, plan and run; verify, bench and the tests find it.
+// To add one: a row here with its supports, plan and run. verify, bench and the tests find it.
 
 TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct rope_problem, dtype)
 
-// Interleaved pairs of bf16 whose run is no whole number of lines: past the caches only several threads gain, and only where
-// heads are wide.
+// Interleaved bf16 pairs whose run is not a whole number of lines: non-temporal stores help only several threads, and
+// only with wide heads.
 static bool is_better_cached(const struct rope_problem *p, const struct tsri_limits *limits) {
-    enum { LINE = 32, NARROW = 64 }; // elements of bf16, dims of a head
+    enum { LINE = 32, NARROW = 64 }; // bf16 elements; dims of a head
     return p->is_interleaved && p->dtype == TSR_BF16 && p->rotary_dim % LINE != 0 &&
            (limits->num_threads == 1 || p->head_dim <= NARROW);
 }
 
-// Where a head's tokens follow one another in memory (num_heads outside of seqlen) a task takes 32 of
-// them, so that each head is a run worth prefetching and the task's tables stay in cache over all heads.
+// If a head's tokens are contiguous in memory (num_heads outside seqlen), a task takes 32 of them. So each head is a
+// run worth prefetching, and the task's tables stay in the cache for all heads.
 static void plan_tokens(const void *problem, const struct tsri_limits *limits,
                         struct tsri_plan *plan) {
     enum { RUN = 32 };
@@ -30,7 +30,7 @@ static void plan_tokens(const void *problem, const struct tsri_limits *limits,
         plan->grain = tsri_max(plan->grain, tsri_min(fair, RUN));
         plan->num_tasks = tsri_ceil_div(p->tokens, plan->grain);
     }
-    // In place the lines are in cache already: past it they would only be evicted.
+    // In place, the lines are in the cache already; non-temporal stores would only evict them.
     int64_t bytes = p->tokens * token_bytes;
     plan->is_streaming = p->x.data != p->y.data && !is_better_cached(p, limits) &&
                          tsri_should_stream_beside(limits, bytes, bytes);
@@ -62,7 +62,7 @@ const struct tsri_op tsri_rope_backward_op = {"rope_backward", variants, TSRI_CO
 
 // ---- Checks -----------------------------------------------------------------------------------
 
-// The tensors of either direction under the names that its messages use.
+// The tensors of either direction, with the names for its messages.
 struct fields {
     const char *op, *x_name, *y_name;
     tsr_tensor *x, *y, *cos, *sin, *positions;
@@ -101,11 +101,11 @@ static tsr_status check_table(const char *op, const char *field, tsr_tensor *t, 
     if (t->dtype != dtype)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s, expected %s", op, field,
                          tsr_dtype_name(t->dtype), tsr_dtype_name(dtype));
-    rows->rows = t->shape[0]; // also where half is 0
+    rows->rows = t->shape[0]; // even if half is 0
     return TSR_OK;
 }
 
-// Shape of positions, and with reads_values also that they lie in the tables.
+// Checks the shape of positions; with reads_values, also that the positions are within the tables.
 static tsr_status check_positions(const struct fields *f, struct rope_problem *p,
                                   bool reads_values) {
     tsr_tensor *t = f->positions;

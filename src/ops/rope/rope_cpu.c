@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RoPE on CPU threads: tokens are independent, a task is a group of tokens with all their heads.
-// The tables: a task is a group of positions that starts at an anchor.
+// RoPE on CPU threads. Rotation: tokens are independent; a task is a group of tokens with all their heads. Tables: a
+// task is a group of positions that starts at an anchor.
 #include <math.h>
 
 #include "ops/rope/rope_problem.h"
@@ -34,7 +34,7 @@ tsr_status rope_fused_run(tsr_context *ctx, const void *problem, const struct ts
     return TSR_OK;
 }
 
-// The baseline: what frameworks do, x * cos + rotate_half(x) * sin with rotate_half(x) in memory.
+// The baseline works like a framework: x * cos + rotate_half(x) * sin, with rotate_half(x) in memory.
 tsr_status rope_unfused_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
                             void *workspace) {
     const struct rope_kernels *kernels = rope_kernels(tsr_context_isa(ctx));
@@ -49,8 +49,8 @@ struct table_call {
     const struct rope_table_problem *problem;
     const struct tsri_plan *plan;
     rope_table_kernel *kernel;
-    double *frequency, *step_c, *step_s; // (block_n) each, shared
-    double *state;                       // two of (block_n) for each thread
+    double *frequency, *step_c, *step_s; // (block_n) each, shared by all threads
+    double *state;                       // two of (block_n) per thread
 };
 
 static void run_table_task(void *arg, int64_t index, int thread) {

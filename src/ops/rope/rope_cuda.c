@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RoPE on CUDA: launches. One kernel for each dtype turns both ways; one fills the tables.
+// The launches of RoPE on CUDA: one kernel per dtype rotates in both directions; one kernel fills the tables.
 #include "context/cuda_elements.h"
 #include "ops/rope/rope_params.h"
 #include "ops/rope/rope_problem.h"
@@ -14,7 +14,7 @@ static const char *name_of(const struct rope_problem *p) {
 
 // ---- Rotation ---------------------------------------------------------------------------------
 
-// Threads of a token are counted in 32 bits.
+// The kernel counts the threads of a token in 32 bits.
 bool rope_cuda_fits(const void *problem, const struct tsri_limits *limits) {
     const struct rope_problem *p = problem;
     (void)limits;
@@ -95,7 +95,7 @@ tsr_status rope_cuda_run(tsr_context *ctx, const void *problem, const struct tsr
     return tsri_cuda_launch(name_of(p), tsri_context_queue(ctx), &program, &launch);
 }
 
-// Forward lists it for backward too.
+// Forward lists these kernels for backward too.
 bool rope_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
     (void)cuda_arch;
     return tsri_cuda_dtype_kernel(source, entry, index, program);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The frequencies of RoPE's tables, in double: given ones or powers of the base, scaled or as they are.
+// The frequencies of RoPE's tables, in double: given ones or powers of the base, with or without scaling.
 #include <math.h>
 
 #include "core/core_dtype.h"

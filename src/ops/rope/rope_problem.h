@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RoPE between its rooms: the problems that the entries make, and the kernels of one ISA.
+// Shared by the files of RoPE: the problems that the entries make, and the kernels of one ISA.
 #ifndef TSRI_ROPE_PROBLEM_H
 #define TSRI_ROPE_PROBLEM_H
 
@@ -10,7 +10,7 @@
 
 // ---- Rotation ---------------------------------------------------------------------------------
 
-// A head of head_dim elements at data + (b * stride[0] + s * stride[1] + h * stride[2]) elements.
+// A head has head_dim elements, from data + (b * stride[0] + s * stride[1] + h * stride[2]) elements on.
 struct rope_heads {
     char *data;
     int64_t stride[3];
@@ -20,7 +20,7 @@ struct rope_heads {
 struct rope_problem {
     struct rope_heads x, y;
     tsr_dtype dtype;
-    int64_t tokens; // batch * seqlen; 0 when there is nothing to do
+    int64_t tokens; // batch * seqlen; 0 if there is nothing to do
     int64_t seqlen, num_heads, head_dim, rotary_dim;
     struct tsri_rows cos, sin; // (num_positions, rotary_dim / 2)
     const int32_t *positions;  // element b * stride[0] + s * stride[1]; NULL: s
@@ -34,7 +34,7 @@ static inline int64_t rope_position(const struct rope_problem *p, int64_t b, int
                : s;
 }
 
-// (batch, num_heads, seqlen, head_dim) in memory.
+// Whether memory has the order (batch, num_heads, seqlen, head_dim).
 static inline bool rope_is_heads_first(const struct rope_problem *p) {
     return p->x.stride[2] > p->x.stride[1];
 }
@@ -45,28 +45,27 @@ static inline void *rope_head(const struct rope_problem *p, const struct rope_he
     return t->data + offset * (int64_t)tsr_dtype_bytes(p->dtype);
 }
 
-// Tokens [first, last) of one pass. rotated is the unfused variant's (tokens,
-// num_heads, rotary_dim).
+// Tokens [first, last) of one pass. rotated: (tokens, num_heads, rotary_dim) floats of the unfused variant.
 typedef void rope_kernel(const struct rope_problem *problem, int64_t first, int64_t last,
                          float *rotated, bool is_streaming);
 
 // ---- Tables -----------------------------------------------------------------------------------
 
-enum { ROPE_ANCHOR = 64 }; // positions from one exact angle to the next
+enum { ROPE_ANCHOR = 64 }; // every so many positions, the angle is exact
 
 struct rope_table_problem {
     struct tsri_rows cos, sin; // (num_positions, half)
-    const void *inv_freq;      // f32, or f64 beside f64 tables; NULL: from base
+    const void *inv_freq;      // f32, or f64 with f64 tables; NULL: computed from base
     double base, attention_factor;
     bool has_scaling;
     tsr_rope_scaling scaling;
 };
 
-// f_i of tessera/rope.h (rope_frequency.c).
+// f_i of tessera/rope.h, computed in rope_frequency.c.
 double rope_frequency(const struct rope_table_problem *problem, int64_t i);
 
-// Fills rows [first, last) of both tables: half pairs (c, s) start at the angle of row `first` and
-// turn by (step_c, step_s) from row to row, in double.
+// Fills rows [first, last) of both tables: `half` pairs (c, s) start at the angle of row `first` and rotate by (step_c,
+// step_s) from row to row, in double.
 typedef void rope_table_kernel(const struct rope_table_problem *problem, int64_t first,
                                int64_t last, double *c, double *s, const double *step_c,
                                const double *step_s);

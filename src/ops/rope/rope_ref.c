@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The oracle: the definitions of tessera/rope.h in double, one element after the other.
+// The oracle: the definitions of tessera/rope.h in double, element by element.
 #include <math.h>
 
 #include "core/core_dtype.h"

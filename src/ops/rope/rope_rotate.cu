@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rotary embedding, forward and backward, x (batch, seqlen, heads, head_dim). A thread has one pair of runs of a token in several
-// heads, so that its cosines and sines, which come from the caches, are read once for all of them, and the loads of all heads are
-// on their way before the first is used. A position outside of the tables gives NaN.
+// Rotary embedding, forward and backward, x (batch, seqlen, heads, head_dim). A thread has one pair of runs of a token
+// in several heads. So it reads its cosines and sines, from the caches, once for all these heads, and starts the loads
+// of all heads before it uses the first. A position outside the tables gives NaN.
 // Floor: x read once, y written once; 3 FLOPs an element.
 // Limit: memory; a single head has fewer loads on their way.
 // Figures: docs/kernels/rope.md.
@@ -13,7 +13,7 @@
 #define EACH_HEAD(u) _Pragma("unroll") for (int u = 0; u < ROPE_HEADS; u++)
 #define NOT_A_NUMBER __int_as_float(0x7fffffff)
 
-// Where a thread works: elements of x and y of its first head, and the columns of its two runs.
+// Where a thread works: the first elements of its first head in x and y, and the columns of its two runs.
 struct place {
     long long x, y, position;
     int head, first, second;
@@ -56,7 +56,7 @@ DEVICE int is_in_tables(const struct rope_params *p, const struct place *at) {
 
 // ---- Runs of 16 bytes ---------------------------------------------------------------------------
 
-// Half a group of a table.
+// Loads half a group of a table.
 DEVICE void load_half(float x[GROUP / 2], const float *table) {
 #if GROUP == 8
     float4 four = *(const float4 *)table;
@@ -69,7 +69,8 @@ DEVICE void load_half(float x[GROUP / 2], const float *table) {
     x[1] = four.y;
 }
 
-// The factors of both runs: pair i of an interleaved group has factor i, and the second run those of its second half.
+// The factors of both runs. Pair i of an interleaved group uses factor i; then the second run has the factors of the
+// head's second half.
 DEVICE void load_factors(float c[GROUP], const float *table, const struct rope_params *p,
                          const struct place *at) {
     int second = p->is_interleaved ? p->rotary_dim / 4 : GROUP / 2;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rotary embedding, forward and backward, x (batch, seqlen, heads, head_dim), compiled once per instruction set. A head is loaded
-// as the first and the second elements of its pairs (two halves, or one run taken apart), turned by a token's cosines and sines,
-// which stay in the first-level cache over all its heads, and stored where it came from in y. Heads are walked in the order in
-// which they lie in memory.
+// Rotary embedding, forward and backward, x (batch, seqlen, heads, head_dim), compiled once per instruction set. A head
+// is loaded as the first and the second elements of its pairs (two halves, or one run that is deinterleaved), rotated
+// by the token's cosines and sines, which stay in the first-level cache for all its heads, and stored at the same
+// places in y. Heads are processed in memory order.
 // Floor: x read once, y written once; 3 FLOPs an element.
 // Limit: memory; on one thread, in bf16, the conversions.
 // Figures: docs/kernels/rope.md, on 16 threads docs/kernels/rows.md.
@@ -10,7 +10,7 @@
 #include "cpu/simd_pairs.h"
 #include "ops/rope/rope_problem.h"
 
-// One instantiation for each dtype, with the dtype a constant inside; not inlined: each needs all the registers.
+// One instantiation per dtype, which is a constant inside. Not inlined, because each needs all registers.
 #define BY_DTYPE(name)                                                                             \
     __attribute__((noinline)) static void name(const struct rope_problem *p, int64_t first,        \
                                                int64_t last, float *rotated, bool is_streaming) {  \
@@ -24,7 +24,7 @@
 
 // ---- Pairs ------------------------------------------------------------------------------------
 
-// n pairs (a, b) from pair i on, n <= VL, of a head with `half` of them.
+// n pairs (a, b) from pair i on, n <= VL, of a head with `half` pairs.
 SIMD_INLINE void load_pairs(tsr_dtype dtype, const void *x, int64_t i, int64_t half,
                             bool is_interleaved, int64_t n, vf *a, vf *b) {
     if (!is_interleaved) {
@@ -70,7 +70,7 @@ SIMD_INLINE void store_pairs(tsr_dtype dtype, void *y, int64_t i, int64_t half, 
 
 // ---- Fused ------------------------------------------------------------------------------------
 
-// Interleaved pairs of bf16 are what vf_load_pair takes apart by itself.
+// vf_load_pair itself deinterleaves bf16 pairs.
 enum { HAS_SPLIT_PAIRS = VL == 8 };
 
 SIMD_INLINE void turn_pairs(tsr_dtype dtype, const void *x, void *y, const float *cosine,
@@ -95,7 +95,7 @@ SIMD_INLINE void turn_pairs(tsr_dtype dtype, const void *x, void *y, const float
                 is_streaming);
 }
 
-// Two vectors of a and b from pair i on: whole lines of 16-bit elements, half of which cost as much.
+// Two vectors of a and b from pair i on: whole lines of 16-bit elements, because half a line costs as much.
 SIMD_INLINE void turn_lines(tsr_dtype dtype, const void *x, void *y, const float *cosine,
                             const float *sine, int64_t half, float sign, int64_t i) {
     vf a[2], b[2];
@@ -110,16 +110,16 @@ SIMD_INLINE void turn_lines(tsr_dtype dtype, const void *x, void *y, const float
     vf_stream_two_as(dtype, y, half + i, b[0], b[1]);
 }
 
-// A line that in part goes past the caches and in part through them takes 0.1 to 0.3 us on AMD's cores: there what does
-// not turn goes past them too.
+// On AMD's cores, a line that is written partly with non-temporal stores and partly without takes 0.1 to 0.3 us. So the
+// unrotated rest uses non-temporal stores there, too.
 #if defined(SIMD_HAS_STREAMED_BITS)
 enum { STREAMS_REST = 1 };
 #else
 enum { STREAMS_REST = 0 };
 #endif
 
-// Whether vectors of y, or whole lines of two 16-bit vectors, start on what a streaming store wants, in every head alike. Of
-// interleaved pairs both elements are in one run, which is as long as two halves.
+// Whether vectors of y, or whole lines of two 16-bit vectors, have the alignment of a non-temporal store in every head.
+// Both elements of an interleaved pair are in one run, which is as long as two halves.
 SIMD_INLINE bool is_aligned_to(uintptr_t bytes, tsr_dtype dtype, const struct rope_problem *p) {
     int64_t elements = (int64_t)bytes / (dtype == TSR_F32 ? 4 : 2), half = p->rotary_dim / 2;
     bool is_whole = (uintptr_t)p->y.data % bytes == 0 &&
@@ -129,7 +129,7 @@ SIMD_INLINE bool is_aligned_to(uintptr_t bytes, tsr_dtype dtype, const struct ro
     return is_whole && (!STREAMS_REST || p->head_dim % elements == 0);
 }
 
-// What of a head does not turn.
+// Copies the part of a head that is not rotated.
 SIMD_INLINE void copy_rest(tsr_dtype dtype, const struct rope_problem *p, const char *x, char *y,
                            bool is_streaming) {
     int64_t bytes = dtype == TSR_F32 ? 4 : 2, i = p->rotary_dim;
@@ -161,7 +161,7 @@ SIMD_INLINE void turn_head(tsr_dtype dtype, const struct rope_problem *p, int64_
     if (p->rotary_dim < p->head_dim && x != y) copy_rest(dtype, p, x, y, is_streaming);
 }
 
-// Into the second-level cache: a head's run is too short for the hardware prefetcher to settle.
+// Prefetches into the second-level cache, because a head's run is too short for the hardware prefetcher.
 SIMD_INLINE void fetch_head(tsr_dtype dtype, const struct rope_problem *p, int64_t b, int64_t s,
                             int64_t h) {
     const char *x = rope_head(p, &p->x, b, s, h);
@@ -169,7 +169,7 @@ SIMD_INLINE void fetch_head(tsr_dtype dtype, const struct rope_problem *p, int64
     for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(x + i, 0, 2);
 }
 
-// Beside stores past the caches, lines of heads to come, which are read in the order of memory.
+// With non-temporal stores: prefetches lines of later heads, which are read in memory order.
 SIMD_INLINE void fetch_far(tsr_dtype dtype, const struct rope_problem *p, int64_t b, int64_t s,
                            int64_t h) {
     uintptr_t x = (uintptr_t)rope_head(p, &p->x, b, s, h);
@@ -182,7 +182,7 @@ SIMD_INLINE void turn_tokens(tsr_dtype dtype, const struct rope_problem *p, int6
                              int64_t last, bool is_interleaved, bool is_streaming) {
     int64_t seqlen = p->seqlen, b = first / seqlen, s = first % seqlen;
     bool is_fetching = is_streaming && p->x.stride[2] == p->head_dim && tsri_gains_from_far_lines();
-    for (int64_t t = first; t < last; b++, s = 0) { // the tokens of one sequence
+    for (int64_t t = first; t < last; b++, s = 0) { // tokens of one sequence
         int64_t end = last - t < seqlen - s ? s + last - t : seqlen;
         if (rope_is_heads_first(p)) {
             for (int64_t h = 0; h < p->num_heads; h++)
@@ -233,7 +233,7 @@ static void fused(const struct rope_problem *p, int64_t first, int64_t last, flo
 
 // ---- Unfused passes ---------------------------------------------------------------------------
 
-// (a, b) -> (-b, a), in fp32, into the pass's memory.
+// (a, b) -> (-b, a), in fp32, stored in `rotated`.
 SIMD_INLINE void rotate_half_pass_as(tsr_dtype dtype, const struct rope_problem *p, int64_t first,
                                      int64_t last, float *rotated, bool is_streaming) {
     (void)is_streaming;

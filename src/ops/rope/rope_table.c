@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RoPE's tables of cosines and sines: entry, checks, variants. See tessera/rope.h for the contract.
+// RoPE's tables of cosines and sines: entry, checks, variants. The contract is in tessera/rope.h.
 #include <math.h>
 
 #include "ops/rope/rope_problem.h"
@@ -11,8 +11,8 @@ static bool is_float32(const void *problem, const struct tsri_limits *limits) {
     return ((const struct rope_table_problem *)problem)->cos.dtype == TSR_F32;
 }
 
-// A task is a number of whole anchors; shared steps and frequencies, then every thread's state,
-// five vectors of `half` doubles in all.
+// A task is a number of whole anchors. The workspace holds three shared vectors (frequencies and steps) and two vectors
+// of state per thread, each of `half` doubles.
 static void plan_anchored(const void *problem, const struct tsri_limits *limits,
                           struct tsri_plan *plan) {
     const struct rope_table_problem *p = problem;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// RoPE's tables cos and sin (positions, rotary_dim / 2), in double: a thread takes one frequency and some positions, has the exact
-// angle of the first and turns from one to the next. An angle is reduced as a number of half turns, its product with 1 / pi in two
-// doubles, so that position 1,000,000 is as good as position 1.
+// RoPE's tables cos and sin (positions, rotary_dim / 2), in double. A thread takes one frequency and some positions; it
+// computes the exact angle of the first position and rotates from one to the next. An angle is reduced as a number of
+// half turns, its product with 1 / pi in two doubles, so that position 1,000,000 is as accurate as position 1.
 // Floor: 8 bytes a position and pair written.
 // Figures: docs/kernels/rope.md.
 #include "ops/rope/rope_params.h"
@@ -22,7 +22,7 @@ static __device__ void sine_and_cosine(double angle, double *sine, double *cosin
     const double high = 0x1.45f306dc9c883p-2, low = -0x1.6b01ec5417056p-56; // 1 / pi
     double turns = angle * high, whole = rint(turns);
     double rest = (turns - whole) + (fma(angle, high, -turns) + angle * low);
-    double sign = whole - 2 * floor(0.5 * whole) == 0 ? 1 : -1; // an odd number of half turns
+    double sign = whole - 2 * floor(0.5 * whole) == 0 ? 1 : -1; // odd half turns: -1
     *sine = sign * sinpi(rest);
     *cosine = sign * cospi(rest);
 }
