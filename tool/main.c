@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tessera command: finds what stands behind the first word and hands over.
+// The tessera command: finds the command that the first word names and runs it.
 #include <errno.h>
 #include <fenv.h>
 #include <stdbool.h>
@@ -19,13 +19,13 @@ static void print_help(void) {
     for (const struct command *c = commands; c->name != NULL; c++)
         printf("  %-13s%s\n", c->name, c->summary);
     printf("\nOptions:\n"
-           "  --help      this text; 'tessera COMMAND --help' for a command's\n"
+           "  --help      this text; 'tessera COMMAND --help' explains a command\n"
            "  --version   the library's version\n\n"
            "First steps:\n"
-           "  tessera info              what this machine is and can do\n"
-           "  tessera verify --quick    whether everything computes rightly here\n"
-           "  tessera bench softmax     how fast an operation is\n"
-           "  tessera report --quick    all of it as a page, report/report.html\n\n"
+           "  tessera info              show this machine and its measured ceilings\n"
+           "  tessera verify --quick    check the results of every operation\n"
+           "  tessera bench softmax     measure an operation\n"
+           "  tessera report --quick    do all of that and write a page, report/report.html\n\n"
            "Exit codes: %s\n",
            commands_exit_codes);
 }
@@ -59,7 +59,7 @@ static int run(int argc, char **argv) {
     return command->run(2, arguments);
 }
 
-// What could not be written is no success. A wrong result outweighs it.
+// A failed write is a failure of the command, but a wrong result outweighs it.
 static int flush_output(int code) {
     errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout)) return code;
@@ -70,7 +70,7 @@ static int flush_output(int code) {
 }
 
 int main(int argc, char **argv) {
-    // A library that comes along may have made subnormals 0 (crtfastmath.o); oracles and bounds read them.
+    // A linked library may have set flush-to-zero (crtfastmath.o), but oracles and bounds need subnormals.
     fesetenv(FE_DFL_ENV);
     signals_start();
     environment_set_command(argc, argv);

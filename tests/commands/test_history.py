@@ -193,7 +193,7 @@ def test_runs_are_kept_once(history, write, tmp_path):
         "run 1 (there already): 1 cases, 2026-01-01T00:00:00Z"]
     assert history("list").count("| a cpu | 0.1.0 | 1 | tessera bench |") == 2
     assert "| fused | 2 | 3 | 2.97 | 3.03 |" in history("show", "cols=64")
-    assert "no run has such a case" in history("show", "cols=65", code=2)
+    assert "no run has a case with this text" in history("show", "cols=65", code=2)
     history("remove", "1")
     assert "there is no run 1" in history("remove", "1", code=2)
     with sqlite3.connect(tmp_path / "h.sqlite") as file:

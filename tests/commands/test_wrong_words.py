@@ -33,7 +33,7 @@ WRONG = [
     (["bench", "softmax_forward", "--pass", "backward"], 2, "softmax_forward has no backward pass"),
     (["bench", "attention", "--embed-dim", "100", "--num-heads", "7"], 2, "no multiple of num_heads 7"),
     (["verify", "--op", "nope"], 2, "there is no operation 'nope' for cpu"),
-    (["verify", "--cases", "m=5"], 2, "--cases are of one operation, which --op names"),
+    (["verify", "--cases", "m=5"], 2, "--cases needs --op, whose cases they are"),
     (["verify", "--op", "softmax", "--configs", "0", "--edges", "none"], 2, "there are no cases: --configs, --edges"),
     (["verify", "--op", "softmax", "--configs", "0", "--edges", "none", "--cases", ""], 2, "there are no cases: --configs"),
     (["compare", "none.json"], 2, "1 file given, expected two"),

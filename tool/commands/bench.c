@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera bench: any operation on any shapes, proved and measured.
+// tessera bench: verifies and measures any operation on any shapes.
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -28,20 +28,21 @@ static const struct command_help help = {
     .name = "bench",
     .synopsis = "OP [options]",
     .summary =
-        "Proves an operation on this machine, then measures it: median, p20, p80, TFLOP/s, GB/s, "
-        "share of\nthe measured ceiling, speed-up over the baseline measured in turns with it, "
-        "memory measured and predicted.",
+        "Verifies an operation on this machine, then measures it: median, p20 and p80 of the time, "
+        "TFLOP/s, GB/s,\nshare of the measured ceiling, speed-up over the baseline (in turns with "
+        "it), memory measured and predicted.",
     .notes =
         "Numbers take lists (512,1024) and sweeps (256:8192:x2, 256:1024:+256). Without sizes the\n"
-        "operation's standard shapes are run. 'tessera bench OP --help' lists what OP takes.\n"
-        "Peers are never required: what is missing is said, the rest is measured. $TESSERA_PYTHON\n"
-        "names the Python that has torch, which imports nothing of the current directory;\n"
-        "$TESSERA_OPENBLAS, $TESSERA_BLIS, $TESSERA_ONEDNN name\n"
-        "files of libraries; $TESSERA_LIBRARY is the libtessera.so that runs beside torch.\n"
-        "On a GPU torch's ways include torch.compile, but for $TESSERA_TORCH_COMPILE=0; "
-        "ours beside\nis then the device's time, as is peer / ours.\n"
-        "Interrupted (Ctrl-C), a bench ends after the case that runs and writes what it has; "
-        "a second time it ends at once.",
+        "operation's standard shapes are run. 'tessera bench OP --help' lists the options of OP.\n"
+        "Peers are optional: bench names those that are missing and measures the others.\n"
+        "$TESSERA_PYTHON names the Python that has torch; it imports nothing from the current "
+        "directory.\n"
+        "$TESSERA_OPENBLAS, $TESSERA_BLIS, $TESSERA_ONEDNN name the files of these libraries,\n"
+        "$TESSERA_LIBRARY the libtessera.so that runs in torch's process.\n"
+        "On a GPU torch.compile is one of torch's contenders, unless $TESSERA_TORCH_COMPILE=0.\n"
+        "The column 'ours beside' is then the device's time, and so is 'peer / ours'.\n"
+        "Ctrl-C ends a bench after the current case, and it writes the results so far; a second "
+        "Ctrl-C ends it at once.",
     .examples =
         "tessera bench softmax\n"
         "tessera bench softmax --rows 4096 --cols 256:4096:x2 --dtype f32,bf16 --variant all\n"
@@ -54,8 +55,8 @@ static const struct command_help help = {
 
 static int parse(struct bench *bench, int argc, char **argv) {
     const struct option_spec own[] = {
-        {"variant", 0, "V,...", "variants by name, or all; else what the library chooses",
-         OPTION_TEXT, &bench->variant, NULL, 0, 0},
+        {"variant", 0, "V,...", "names of variants, or all (the library's choice)", OPTION_TEXT,
+         &bench->variant, NULL, 0, 0},
         {"peer", 0, "P,...", bench_peers_help, OPTION_TEXT, &bench->peer, NULL, 0, 0},
         {0},
     };
@@ -94,7 +95,7 @@ static void add_result(struct bench *bench, const struct op_case *c, int index,
                       tsr_dtype_name(c->dtype), error);
 }
 
-// The baseline runs along for the speed-up, shown or not; peers after it.
+// The baseline always runs too, for the speed-up, even if it is not shown; peers run after it.
 static void run_case(void *command, const struct op_case *c) {
     struct bench *bench = command;
     enum { MOST = MEASURE_MAX_CONTENDERS };
@@ -119,7 +120,7 @@ static void run_case(void *command, const struct op_case *c) {
         if (i < shown) raise_code(bench, outcomes[i], is_all);
         add_result(bench, c, i, outcomes[i], &results[i]);
     }
-    if (shown == 0 || outcomes[0] != MEASURE_OK) return; // nothing of ours to set beside a peer
+    if (shown == 0 || outcomes[0] != MEASURE_OK) return; // no result of ours to compare with a peer
     int code = bench_peers_run(&bench->peers, bench->session, c, variants[0], &bench->results);
     if (bench->code == EXIT_FINE) bench->code = code;
 }

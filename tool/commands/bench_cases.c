@@ -14,16 +14,16 @@ enum { MAX_CASES = 4096, MAX_AXES = 2 * SPEC_MAX_PARAMS };
 enum alias_kind {
     ALIAS_SAME,    // the value is the parameter's
     ALIAS_UP_TO,   // lengths that double from 256 up to the value
-    ALIAS_DIVIDED, // the parameter is the value over that of `divisor`
+    ALIAS_DIVIDED, // the parameter is the value divided by that of `divisor`
     ALIAS_ZERO     // a flag: the parameter's first choice
 };
 
-// Names that users know, for one or two parameters. Where an operation has a parameter of the very
-// name, that one is meant.
+// Names that users know, for one or two parameters. If an operation has a parameter of the same
+// name, the name means that parameter.
 static const struct alias {
     const char *name, *params[2];
     enum alias_kind kind;
-    const char *divisor, *help; // NULL: what the parameters tell
+    const char *divisor, *help; // help NULL: made from the names of the parameters
 } aliases[] = {
     {"epilogue", {"activation"}},
     {"batch_size", {"batch"}},
@@ -38,7 +38,7 @@ static const struct alias {
      {"head_dim"},
      ALIAS_DIVIDED,
      "num_heads",
-     "num_heads times head_dim, which follows from it"},
+     "num_heads times head_dim; sets head_dim"},
     {"non_causal", {"mask"}, ALIAS_ZERO, .help = "no causal mask: --mask none"},
 };
 enum { NUM_ALIASES = sizeof aliases / sizeof *aliases };
@@ -82,7 +82,7 @@ static const struct alias *find_alias(const struct op_spec *spec, const char *na
     return NULL;
 }
 
-// Behind the parameter's own help the names it takes, and the value where only others are given.
+// The help of an option: the parameter's help, its choices, and its default.
 static void add_param(struct bench_selection *selection, const struct param_spec *param) {
     char help[256];
     size_t used = (size_t)snprintf(help, sizeof help, "%s", param->help);
@@ -102,9 +102,9 @@ static void add_alias(struct bench_selection *selection, const struct alias *ali
     if (alias->help != NULL)
         snprintf(help, sizeof help, "%s", alias->help);
     else if (alias->params[1] != NULL)
-        snprintf(help, sizeof help, "%s and %s alike", alias->params[0], alias->params[1]);
+        snprintf(help, sizeof help, "both %s and %s", alias->params[0], alias->params[1]);
     else
-        snprintf(help, sizeof help, "another name of %s", alias->params[0]);
+        snprintf(help, sizeof help, "another name for %s", alias->params[0]);
     add_option(selection, alias->name, help, alias->kind == ALIAS_ZERO);
 }
 
@@ -117,8 +117,8 @@ static void add_spec(struct bench_selection *selection, const struct op_spec *sp
     for (int s = 0; spec->slots[s].name != NULL; s++)
         if (spec->slots[s].is_optional)
             add_option(selection, spec->slots[s].name,
-                       spec->slots[s].role == SLOT_OUT ? "with the optional output of that name"
-                                                       : "with the optional input of that name",
+                       spec->slots[s].role == SLOT_OUT ? "with the optional output of this name"
+                                                       : "with the optional input of this name",
                        true);
     for (int i = 0; i < NUM_ALIASES; i++)
         if (has_alias(spec, &aliases[i])) add_alias(selection, &aliases[i]);
@@ -160,7 +160,7 @@ int bench_option_rows(struct bench_selection *selection, struct option_spec *row
 
 // ---- Cases ------------------------------------------------------------------------------------
 
-// One parameter and the values it takes; lengths that an alias ties together move as one.
+// A parameter and its values; the two parameters of an alias change together.
 struct axis {
     int param[2]; // -1: none
     int divisor;  // the value is divided by this parameter; -1: by none
@@ -223,7 +223,7 @@ static const struct alias *find_params(const struct op_spec *spec, const char *n
     return alias;
 }
 
-// The one value of "up to" becomes the lengths up to it.
+// Replaces the one value of an "up to" alias by the lengths up to it.
 static bool double_lengths(struct axis *axis, const char *option, char *error, size_t error_bytes) {
     double last = axis->values[0];
     if (axis->count != 1)
@@ -235,7 +235,7 @@ static bool double_lengths(struct axis *axis, const char *option, char *error, s
     return true;
 }
 
-// Whether another option has set what an alias sets in a way of its own.
+// Refuses an alias that computes its parameters if another option sets one of them.
 static bool check_alone(const struct alias *alias, const char *name, const struct op_spec *spec,
                         const struct bench_selection *selection, char *error, size_t error_bytes) {
     for (int i = 0; alias->kind != ALIAS_SAME && i < selection->num_options; i++) {
@@ -246,13 +246,13 @@ static bool check_alone(const struct alias *alias, const char *name, const struc
         find_params(spec, other->name, &axis);
         for (int p = 0; p < 2 && alias->params[p] != NULL; p++)
             if (axis.param[0] == spec_param(spec, alias->params[p]))
-                return fail(error, error_bytes, "--%s beside --%s: both set %s", other->option,
-                            name, alias->params[p]);
+                return fail(error, error_bytes, "--%s and --%s both set %s", other->option, name,
+                            alias->params[p]);
     }
     return true;
 }
 
-// Giving a number sets the flag that says so: scale sets has_scale.
+// A given number sets its has_ flag: scale sets has_scale.
 static void add_has_flag(const struct op_spec *spec, const char *name, struct axis *axes,
                          int *num_axes) {
     char flag[64];
@@ -263,7 +263,7 @@ static void add_has_flag(const struct op_spec *spec, const char *name, struct ax
             (struct axis){.param = {param, -1}, .divisor = -1, .count = 1, .values = {1}};
 }
 
-// Options into axes, flags straight into the case. has_size: a size was given.
+// Turns options into axes, and sets flags in the case. has_size: a size was given.
 static bool read_options(const struct bench_selection *selection, const struct op_spec *spec,
                          struct op_case *flags, struct axis *axes, int *num_axes, bool *has_size,
                          char *error, size_t error_bytes) {
@@ -296,7 +296,7 @@ static bool read_options(const struct bench_selection *selection, const struct o
     return true;
 }
 
-// A pass that would compute nothing computes all that it can.
+// A pass for which no output is requested computes all of them.
 static void want_outputs(struct op_case *c) {
     const struct slot_spec *slots = c->spec->slots;
     for (int s = 0; slots[s].name != NULL; s++)
@@ -304,7 +304,7 @@ static void want_outputs(struct op_case *c) {
     for (int s = 0; slots[s].name != NULL; s++) c->is_present[s] |= slots[s].role == SLOT_OUT;
 }
 
-// Sets what the axes say, those that are divided after those they are divided by.
+// Sets the parameters of the axes; those that are divided come after their divisors.
 static bool set_axes(struct op_case *c, const struct axis *axes, const int *index, int num_axes,
                      char *error, size_t error_bytes) {
     for (int a = 0; a < num_axes; a++)
@@ -335,7 +335,7 @@ static bool add_product(struct op_case base, const struct op_case *flags, const 
         *c = base;
         if (!set_axes(c, axes, index, num_axes, error, error_bytes)) return false;
         if (c->spec->complete != NULL) c->spec->complete(c);
-        int a = num_axes - 1; // the last axis runs fastest
+        int a = num_axes - 1; // the last axis changes fastest
         while (a >= 0 && ++index[a] == axes[a].count) index[a--] = 0;
         if (a < 0) return true;
     }
@@ -359,7 +359,7 @@ int bench_cases(const struct bench_selection *selection, const struct op_spec *s
         is_fine =
             is_fine && add_product(c, &flags, axes, num_axes, *cases, &count, error, error_bytes);
     }
-    // The optional outputs that the standard shapes have.
+    // Request the optional outputs of the standard shapes.
     if (is_fine && standard != NULL && standard[0] != NULL)
         is_fine = case_set(&first, standard[0], error, error_bytes);
     for (int s = 0; spec->slots[s].name != NULL; s++)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the command line to the cases of a bench: every parameter and optional tensor of an
-// operation as an option, with lists and sweeps; the cases are their product.
+// The cases of a bench from the command line: every parameter and optional tensor of an operation
+// is an option, with lists and sweeps, and the cases are the product of all values.
 #ifndef TOOL_BENCH_CASES_H
 #define TOOL_BENCH_CASES_H
 
@@ -28,14 +28,15 @@ struct bench_selection {
 // Adds the specs of an operation, by command ("softmax": every pass) or by full name
 // ("softmax_backward"). False when there is none.
 bool bench_select(struct bench_selection *selection, const char *name);
-// Drops what is not of this pass, unless pass is NULL. False when an operation has none of it.
+// Keeps only the specs of this pass, unless pass is NULL. False if an operation has no such pass.
 bool bench_keep_pass(struct bench_selection *selection, const char *pass);
 
 // Rows for the option table; returns their number.
 int bench_option_rows(struct bench_selection *selection, struct option_spec *rows, int max_rows);
 
-// The cases of one spec with the options that it knows: their product, over the shapes of `standard`, which ends with
-// NULL (itself NULL: the spec's), where no size is given. Allocated; the caller frees. -1, with a sentence in error.
+// The cases of one spec: the product of the options that it has. If no size is given, this product is made for each shape
+// of `standard`, which ends with NULL (NULL: the spec's standard shapes). The caller frees *cases. Returns the number of
+// cases, or -1 with a sentence in error.
 int bench_cases(const struct bench_selection *selection, const struct op_spec *spec,
                 const char *const *standard, struct op_case **cases, char *error,
                 size_t error_bytes);

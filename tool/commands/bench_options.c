@@ -33,8 +33,8 @@ static bool asks_for_help(int argc, char **argv) {
     return false;
 }
 
-// Which options there are depends on the operations, so those are looked for first. Help that names none is not of all those
-// that stand in for it.
+// The options depend on the operations, so the operations are looked for first. Help without an operation does not list
+// the options of the default operations.
 static void select_operations(struct bench_options *options, const struct option_spec *rows,
                               int argc, char **argv) {
     for (int i = 1; i < argc; i++)
@@ -51,14 +51,14 @@ static int check_operations(struct bench_options *options, const struct text_lis
     const char *command = options->help->name;
     if (operands->count == 0 && options->fallback == NULL)
         return usage_error(command, "no operation given, expected one of %s", names);
-    bool is_exact = false; // softmax_backward says its pass itself
+    bool is_exact = false; // softmax_backward names its pass
     for (int i = 0; i < operands->count; i++) {
         if (!bench_is_operation(operands->items[i]))
             return usage_error(command, "there is no operation '%s', expected one of %s",
                                operands->items[i], names);
         is_exact |= spec_find(operands->items[i]) != NULL;
     }
-    // An operation of one pass alone, as cast, has that pass's name too.
+    // An operation with a single pass, such as cast, has no pass name and counts as forward.
     bool has_pass = options->pass != PASS_BACKWARD;
     for (int i = 0; i < options->selection.num_specs; i++)
         has_pass |= strcmp(options->selection.specs[i]->pass, passes[options->pass]) == 0;
@@ -97,7 +97,7 @@ static int check_device(struct bench_options *options) {
     return code;
 }
 
-// The format by the file's name, where none is given.
+// The format that --format gives, else that of the file's ending.
 static int format_of(const struct bench_options *options) {
     const char *dot = options->out != NULL ? strrchr(options->out, '.') : NULL;
     for (int i = 0; dot != NULL && options->formats[i] != NULL; i++)
@@ -110,8 +110,8 @@ static int check_output(struct bench_options *options) {
     if (options->format < 0) options->format = format_of(options);
     if (!options->has_no_timing && options->measure.is_unproved && options->format != FORMAT_MD)
         return usage_error(command,
-                           "--no-verify is for tables that are read (md): results in %s state how "
-                           "far they were proved",
+                           "--no-verify needs the format md: results in %s state how far they "
+                           "were verified",
                            options->formats[options->format]);
     if (options->out != NULL && !file_can_write(options->out))
         return usage_error(command, "--out is '%s', which cannot be written: %s", options->out,
@@ -131,26 +131,26 @@ int bench_options_parse(struct bench_options *options, const struct option_spec 
     static char notes[3072], names[512], listed[640];
     struct option_spec rows[MAX_OWN + 2 * MAX_COMMON + BENCH_MAX_OPTIONS + 1];
     const struct option_spec what[] = {
-        {"pass", 0, "P", "which of the operation's passes", OPTION_CHOICE, &options->pass, passes,
-         0, 0},
-        {"dtype", 0, "T,...", "of the tensors: f32, bf16, f16 (f32)", OPTION_TEXT, &options->dtype,
-         NULL, 0, 0},
+        {"pass", 0, "P", "the operation's passes", OPTION_CHOICE, &options->pass, passes, 0, 0},
+        {"dtype", 0, "T,...", "dtypes of the tensors: f32, bf16, f16 (f32)", OPTION_TEXT,
+         &options->dtype, NULL, 0, 0},
         {"threads", 0, "N", "threads (all CPUs)", OPTION_INT, &options->threads, NULL, 1, 4096},
         {"isa", 0, "I", "instruction set", OPTION_CHOICE, &options->isa, isas, 0, 0},
-        {"seed", 0, "N", "of the random inputs (1)", OPTION_INT, &options->seed, NULL, 0, 9e15},
+        {"seed", 0, "N", "seed of the random inputs (1)", OPTION_INT, &options->seed, NULL, 0,
+         9e15},
         {"format", 0, "F", "output", OPTION_CHOICE, &options->format, options->formats, 0, 0},
         {"out", 0, "FILE",
-         "write there, in the format of its ending unless --format says (standard output, md)",
+         "output file; its ending gives the format unless --format does (standard output, md)",
          OPTION_TEXT, &options->out, NULL, 0, 0},
         {0},
     };
     const struct option_spec device[] = {
-        {"device", 0, "D", "cpu, or cuda:N, timed by its own clock (cpu)", OPTION_TEXT,
+        {"device", 0, "D", "cpu, or cuda:N, timed by the GPU's clock (cpu)", OPTION_TEXT,
          &options->device, NULL, 0, 0},
         {0},
     };
     const struct option_spec timing[] = {
-        {"cold", 0, NULL, "flush the caches before each sample (they stay warm)", OPTION_FLAG,
+        {"cold", 0, NULL, "flush the caches before each sample (warm caches)", OPTION_FLAG,
          &options->measure.is_cold, NULL, 0, 0},
         {"warmup", 0, "N", "calls before the first sample (until the times settle)", OPTION_INT,
          &options->warmup, NULL, 0, 1e6},
@@ -158,7 +158,7 @@ int bench_options_parse(struct bench_options *options, const struct option_spec 
          1, 1e6},
         {"budget", 0, "S", "seconds for each variant of a case (1)", OPTION_REAL,
          &options->measure.budget_s, NULL, 0.001, 3600},
-        {"no-verify", 0, NULL, "measure without proving first (format md only)", OPTION_FLAG,
+        {"no-verify", 0, NULL, "measure without verifying first; format md only", OPTION_FLAG,
          &options->measure.is_unproved, NULL, 0, 0},
         {0},
     };

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tool's commands: each takes what stands behind its name and returns the exit code.
+// The tool's commands: each takes the arguments after its name and returns the exit code.
 #ifndef TOOL_COMMAND_H
 #define TOOL_COMMAND_H
 
 enum exit_code {
     EXIT_FINE = 0,
-    EXIT_WRONG = 1, // a result is wrong, or slower than it was; outweighs the rest
-    EXIT_USAGE = 2, // the command line is not right, or what an input file holds
+    EXIT_WRONG = 1, // a result is wrong, or slower than before; outweighs the other codes
+    EXIT_USAGE = 2, // the command line or the content of an input file is wrong
     EXIT_NOT_COMPARABLE = 3,
-    EXIT_COULD_NOT_RUN =
-        4,            // no such file, no room on a disk, no memory, nothing that serves the case
-    EXIT_SKIPPED = 77 // no such device
+    EXIT_COULD_NOT_RUN = 4, // no such file, a full disk, no memory, no variant for the case
+    EXIT_SKIPPED = 77       // no such device
 };
 
 // argv[0] is the command's name.
@@ -28,7 +27,7 @@ int command_conformance(int argc, char **argv);
 int command_kernels(int argc, char **argv);
 int command_report(int argc, char **argv);
 
-// The commands that write down what a table of commands has.
+// The two commands that describe a table of commands: man pages and shell completions.
 struct command;
 int manual_of(const struct command *table, int argc, char **argv);
 int completion_of(const struct command *table, int argc, char **argv);

@@ -12,11 +12,11 @@ const struct command *commands_find(const struct command *table, const char *nam
     return NULL;
 }
 
-// ---- The walk: every --help once, with its tables handed on in place of being printed -----------
+// ---- The walk: runs every --help once, and hands its table on instead of printing it ------------
 
 enum { MAX_ROWS = 256, MAX_NAME = 64 };
 
-// options_parse knows no user data.
+// Static, because options_parse passes no user data on.
 static struct walk {
     void (*visit)(void *user, const struct command_visit *visit);
     void *user;

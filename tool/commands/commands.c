@@ -3,30 +3,31 @@
 
 #include "commands/command.h"
 
-// These two write down what the table has: it is handed to them.
+// These two commands describe the table, so they get it.
 static int command_manual(int argc, char **argv) { return manual_of(commands, argc, argv); }
 static int command_completion(int argc, char **argv) { return completion_of(commands, argc, argv); }
 
 // A new command: its declaration in command.h and its line here.
 const struct command commands[] = {
-    {"info", "machine, instruction sets, measured ceilings", command_info},
-    {"verify", "every operation, variant and dtype against the oracle", command_verify},
-    {"bench", "any operation on any shape: times, ceilings, speed-up, memory", command_bench},
-    {"compare",
-     "two runs' results, or the library's choice beside every other variant: what is slower",
+    {"info", "show the machine, its instruction sets and measured ceilings", command_info},
+    {"verify", "check every operation, variant and dtype against the oracle", command_verify},
+    {"bench", "measure any operation on any shape: time, ceiling, speed-up, memory", command_bench},
+    {"compare", "find what became slower, or where another variant beats the library's choice",
      command_compare},
-    {"history", "runs kept, and the last one beside those before it", command_history},
-    {"memory", "traffic, launches, footprint and roofline, fused and unfused", command_memory},
-    {"profile", "where the time of calls goes: kernels, launches, copies, a timeline",
+    {"history", "keep runs, and compare the last one with those before it", command_history},
+    {"memory", "show traffic, launches, footprint and roofline, fused and unfused", command_memory},
+    {"profile", "show where the time of calls goes: kernels, launches, copies, a timeline",
      command_profile},
-    {"scale", "how the time grows with batch, problem and threads, with efficiency", command_scale},
-    {"tune", "which variants and blocks are best here, kept in the tuning file", command_tune},
-    {"apply", "one operation on the tensors of a safetensors file", command_apply},
-    {"conformance", "any implementation against the oracle, through files", command_conformance},
-    {"kernels", "CUDA kernels ahead of time: check, pack, and the cache of them", command_kernels},
-    {"report", "everything measured and proved, as one folder with a page", command_report},
-    {"manual", "a command's man page, or all of them into a folder", command_manual,
+    {"scale", "show how time and efficiency change with batch, problem and threads", command_scale},
+    {"tune", "find the best variants and blocks here, and keep them in a file", command_tune},
+    {"apply", "run one operation on the tensors of a safetensors file", command_apply},
+    {"conformance", "check any implementation against the oracle, through files",
+     command_conformance},
+    {"kernels", "compile CUDA kernels ahead of time: check, pack, list, clear", command_kernels},
+    {"report", "measure and verify, and write one folder with a page", command_report},
+    {"manual", "print a command's man page, or write all pages into a folder", command_manual,
      .takes_commands = true},
-    {"completion", "what a shell needs to complete command lines", command_completion},
+    {"completion", "print the script with which a shell completes command lines",
+     command_completion},
     {0},
 };

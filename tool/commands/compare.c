@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera compare OP: what the library chooses beside every other variant of the CPU that serves the case, call by call in turns.
-// Small cases take microseconds, so that what a call costs beside its work counts: a pair is some calls of the one right after
-// some of the other, and what decides is the median of the pairs' ratios, for which pairs are added until its confidence
-// interval lies on one side of the limit.
+// tessera compare OP: times the library's choice and every other variant of the CPU that serves the case, in turns. Small
+// cases take microseconds, so the overhead of a call counts too. A pair is a few calls of one variant right after a few
+// of the other. The median of the pairs' ratios decides: pairs are added until its confidence interval lies on one side
+// of the limit.
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -23,9 +23,9 @@ static const char *const fallback[] = {"softmax", "layernorm", "rmsnorm",       
 
 enum { MIN_PAIRS = 9, MAX_PAIRS = 1001, WARM_CALLS = 3, CLEAR_PAIRS = 5, AGAIN = 4 };
 static const double sample_seconds = 20e-6; // shorter calls are timed several at once
-static const double clear_ratio = 1.3;      // of all of the first pairs: more would say the same
-static const double stable = 0.03;          // of a median below the limit: its interval's length
-static const double deviations = 1.3;       // half the interval, in square roots of the pairs: 99 %
+static const double clear_ratio = 1.3;      // if all first pairs exceed it, no more are needed
+static const double stable = 0.03;          // a median below the limit needs a shorter interval
+static const double deviations = 1.3;       // half the 99 % interval is this times sqrt(pairs)
 
 struct compare {
     struct bench_options options;
@@ -44,20 +44,22 @@ static const struct command_help help = {
     .name = "compare",
     .synopsis = "A B [options] | [OP...] [options]",
     .summary =
-        "A B: two runs' results (the JSON of bench, a report's folder or its results.json): what "
-        "became slower, faster or wrong from A to B,\nwith the scatter of their samples taken "
-        "into account. Takes --slower, --all and --out.\nOP: what the library chooses beside "
-        "every other variant of the CPU, in turns, until the median of the ratios of their\n"
-        "times is stable; shows where the choice is slower.\n"
-        "Exits with 1 where something is slower or wrong.",
+        "compare A B shows what became slower, faster or wrong between two runs (the JSON of "
+        "bench, a report's folder or its\nresults.json); changes within the scatter of the samples "
+        "do not count. It takes --slower, --all and --out.\n"
+        "compare OP times the library's choice and every other variant of the CPU in turns, until "
+        "the median of the ratios of\ntheir times is stable, and shows where the choice is "
+        "slower.\n"
+        "The exit code is 1 if something is slower or wrong.",
     .notes =
-        "A case of B is slower when its median is more than --slower times that of A and the fast "
-        "end of its samples (p20) is beyond\nthe slow end of A's (p80); else a change is noise. "
-        "Runs of different machines are not compared: exit code 3.\nWithout an operation: softmax, "
-        "layernorm, rmsnorm, activation, matmul, attention, attention-decode. Numbers take lists\n"
-        "(1,3,16) and sweeps (1:4096:x2). The ratio is the variant's time over that of the "
-        "choice.\n'tessera compare OP --help' lists what OP takes. Interrupted (Ctrl-C), it writes "
-        "what it has; a second Ctrl-C ends it at once.",
+        "A case of B is slower if its median is more than --slower times that of A and its fast "
+        "samples (p20) are slower than\nA's slow ones (p80). Any other change is noise. Runs of "
+        "different machines are not compared: exit code 3.\n"
+        "Without an operation: softmax, layernorm, rmsnorm, activation, matmul, attention, "
+        "attention-decode. Numbers take lists\n(1,3,16) and sweeps (1:4096:x2). The ratio is the "
+        "variant's time divided by the choice's.\n"
+        "'tessera compare OP --help' lists the options of OP. Ctrl-C ends it after the current "
+        "case, and it writes the results\nso far; a second Ctrl-C ends it at once.",
     .examples = "tessera bench softmax --rows 512 --cols 512 --format json --out before.json\n"
                 "tessera bench softmax --rows 512 --cols 512 --format json --out now.json\n"
                 "tessera compare before.json now.json --slower 2 --all\n"
@@ -68,21 +70,20 @@ static const struct command_help help = {
 
 static int parse(struct compare *compare, int argc, char **argv) {
     const struct option_spec own[] = {
-        {"limit", 0, "R", "OP: the ratio that still counts as no slower (0.97)", OPTION_REAL,
+        {"limit", 0, "R", "OP: the choice counts as slower below this ratio (0.97)", OPTION_REAL,
          &compare->limit, NULL, 0.1, 2},
         {"budget", 0, "S", "OP: seconds for each pair of variants (0.5)", OPTION_REAL,
          &compare->budget_s, NULL, 0.001, 3600},
-        {"all", 0, NULL, "show every case, not those alone that differ", OPTION_FLAG,
+        {"all", 0, NULL, "show every case, not only those that differ", OPTION_FLAG,
          &compare->has_all, NULL, 0, 0},
-        {"slower", 0, "R",
-         "A B: the ratio of the medians from which a case counts as slower (1.05)", OPTION_REAL,
-         &compare->slower, NULL, 1, 100},
+        {"slower", 0, "R", "A B: a case counts as slower above this ratio of the medians (1.05)",
+         OPTION_REAL, &compare->slower, NULL, 1, 100},
         {0},
     };
     compare->options.pass = PASS_BOTH;
     int code = bench_options_parse(&compare->options, own, argc, argv);
     if (code < 0 && compare->slower > 0)
-        code = usage_error("compare", "--slower is for two runs' results, compare A B");
+        code = usage_error("compare", "--slower is for two runs: compare A B");
     return code;
 }
 
@@ -103,7 +104,7 @@ static bool run(struct compare *compare, const struct op_case *c, const char *va
 
 static double time_calls(struct compare *compare, const struct op_case *c, const char *variant,
                          int calls) {
-    run(compare, c, variant, 1); // brings back what the other has evicted
+    run(compare, c, variant, 1); // reloads the caches after the other variant
     double start = seconds_now();
     run(compare, c, variant, calls);
     return (seconds_now() - start) / calls;
@@ -147,7 +148,7 @@ static void run_contest(struct compare *compare, const struct op_case *c, const 
     double other = time_calls(compare, c, variant, 1);
     int calls = calls_of(choice), other_calls = calls_of(other);
     while (contest->count < MAX_PAIRS) {
-        bool is_first = contest->count % 2 == 0; // each is as often the first
+        bool is_first = contest->count % 2 == 0; // the two variants take turns in being first
         if (is_first) choice = time_calls(compare, c, NULL, calls);
         other = time_calls(compare, c, variant, other_calls);
         if (!is_first) choice = time_calls(compare, c, NULL, calls);
@@ -188,7 +189,7 @@ static void run_variants(struct compare *compare, const struct op_case *c) {
         if (!run(compare, c, info.name, 1)) continue; // it does not serve this case
         run_contest(compare, c, info.name, compare->budget_s, &contest);
         if (contest.median <
-            compare->limit) // again and for longer: what a neighbour did is not there twice
+            compare->limit) // again and for longer, in case a neighbour disturbed the first time
             run_contest(compare, c, info.name, AGAIN * compare->budget_s, &contest);
         bool is_below = contest.median < compare->limit;
         compare->num_pairs++;
@@ -226,7 +227,7 @@ static void write_sum(struct compare *compare) {
             tsr_isa_name(tsr_context_isa(compare->ctx)), tsr_context_num_threads(compare->ctx));
 }
 
-// Rows show as they come; a file is replaced at the end.
+// Rows are printed one by one; an output file is replaced at the end.
 static int compare_all(struct compare *compare) {
     const char *path = compare->options.out;
     char *text = NULL;

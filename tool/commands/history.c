@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera history: runs kept in one file, and the last one beside those before it on the same machine. How far medians
-// and samples of the earlier runs lie apart is what counts as noise, so that the more runs there are, the surer the word.
+// tessera history: keeps runs in one file, and compares the last one with those before it on the same machine. The scatter
+// of the medians and samples of the earlier runs counts as noise, so more runs make the verdict more certain.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>
@@ -18,19 +18,21 @@ static const char *const verbs[] = {"add", "list", "show", "check", "remove", NU
 static const struct command_help help = {
     .name = "history",
     .synopsis = "add RESULTS... | list | show [TEXT] | check [RUN] | remove RUN...",
-    .summary = "Keeps runs in one file (SQLite), and holds the last one beside those before it.",
+    .summary = "Keeps runs in one file (SQLite), and compares the last one with those before it.",
     .notes =
-        "add     keeps results: the JSON of bench, a report's folder or its results.json; "
-        "what is there already stays once\n"
-        "list    the runs\n"
-        "show    the times of every case, or of those whose words hold TEXT, run by run\n"
-        "check   the last run, or RUN, each case beside the --last runs before it on the same "
-        "machine that have the case;\n"
-        "        exits with 1 where a case is wrong, or slower: its median beyond --slower times "
-        "the middle one of those\n"
-        "        runs, and its p20 beyond the slowest p80 among them; with 3 where no earlier run "
-        "has a case of it\n"
-        "remove  forgets runs\n\n"
+        "add     keeps results: the JSON of bench, a report's folder or its results.json; a run "
+        "that is there already\n"
+        "        is not added again\n"
+        "list    lists the runs\n"
+        "show    shows the times of every case, or of those whose text contains TEXT, run by run\n"
+        "check   compares each case of the last run, or of RUN, with the --last earlier runs on "
+        "the same machine that\n"
+        "        have the case. The exit code is 1 if a case is wrong or slower: its median is "
+        "above --slower times the\n"
+        "        median of those runs' medians, and its p20 above the slowest p80 among them. It "
+        "is 3 if no earlier run\n"
+        "        has a case of the run\n"
+        "remove  removes runs\n\n"
         "The file is --file, else $TESSERA_HISTORY, else tessera/history.sqlite in "
         "$XDG_DATA_HOME or ~/.local/share.",
     .operands = verbs,
@@ -44,7 +46,7 @@ struct request {
     const char *file;
     double slower;
     int64_t last;
-    bool has_all, is_named; // by the option or the environment
+    bool has_all, is_named; // is_named: the option or the environment names the file
     char path[PATH_MAX];
 };
 
@@ -111,7 +113,8 @@ static int check(struct history *history, const struct request *request, int64_t
         return EXIT_COULD_NOT_RUN;
     }
     if (num_runs > 0)
-        printf("Run %lld of %s beside %d before it:\n\n", (long long)number, run.date, num_runs);
+        printf("Run %lld of %s, compared with %d before it:\n\n", (long long)number, run.date,
+               num_runs);
     int code = compare_runs_write(stdout, &base, &run, request->slower, request->has_all);
     if (code == EXIT_NOT_COMPARABLE)
         fprintf(stderr, "tessera history: no earlier run on this machine has a case of run %lld\n",
@@ -130,7 +133,7 @@ static int run_verb(const struct request *request, struct history *history,
     if (strcmp(verb, "show") == 0 &&
         history_show(history, words->count > 1 ? words->items[1] : "", stdout) == 0 &&
         history_error(history) == NULL) {
-        fprintf(stderr, "tessera history: no run has such a case\n");
+        fprintf(stderr, "tessera history: no run has a case with this text\n");
         return EXIT_USAGE;
     }
     if (strcmp(verb, "check") == 0) {
@@ -161,7 +164,7 @@ static int check_words(const struct text_list *words) {
                            verb);
     bool needs_more = strcmp(verb, "add") == 0 || strcmp(verb, "remove") == 0;
     if (needs_more && words->count < 2)
-        return usage_error("history", "nothing to %s was given", verb);
+        return usage_error("history", "there is nothing to %s, expected one or more names", verb);
     int most = strcmp(verb, "list") == 0 ? 1 : 2;
     if (!needs_more && words->count > most)
         return usage_error("history", "unexpected '%s'", words->items[most]);
@@ -175,11 +178,11 @@ int command_history(int argc, char **argv) {
     const struct option_spec options[] = {
         {"file", 0, "FILE", "the file of runs (the user's, see below)", OPTION_TEXT, &request.file,
          NULL, 0, 0},
-        {"last", 0, "N", "check: beside how many earlier runs that have the case (10)", OPTION_INT,
+        {"last", 0, "N", "check: number of earlier runs to compare a case with (10)", OPTION_INT,
          &request.last, NULL, 1, 1000},
-        {"slower", 0, "R", "check: the ratio from which a case counts as slower (1.05)",
+        {"slower", 0, "R", "check: a case counts as slower above this ratio of the medians (1.05)",
          OPTION_REAL, &request.slower, NULL, 1, 100},
-        {"all", 0, NULL, "check: show every case, not those alone that differ", OPTION_FLAG,
+        {"all", 0, NULL, "check: show every case, not only those that differ", OPTION_FLAG,
          &request.has_all, NULL, 0, 0},
         {0}};
     int code = options_parse(&help, options, argc, argv, &words);
@@ -190,7 +193,7 @@ int command_history(int argc, char **argv) {
     if (!find_path(&request))
         return usage_error("history", "there is no home folder for the file, name one with --file");
     bool is_add = strcmp(words.items[0], "add") == 0;
-    // Of a file that was named the folders must be there.
+    // The folders of a named file must exist; those of the user's own file are made.
     if (is_add && !request.is_named) file_make_folders(request.path);
     struct history *history = history_open(request.path, is_add, error, sizeof error);
     if (history == NULL) {

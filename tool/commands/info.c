@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera info: what this machine is and what it can do at most.
+// tessera info: this machine and its measured ceilings.
 #define _GNU_SOURCE
 #include <jansson.h>
 #include <math.h>
@@ -18,14 +18,14 @@ static const char *const formats[] = {"md", "json", NULL};
 static const struct command_help help = {
     .name = "info",
     .synopsis = "[options]",
-    .summary = "Version, processor, instruction sets, caches, threads, devices, and the measured "
-               "ceilings that\nbench holds its figures against.",
+    .summary = "Shows version, processor, instruction sets, caches, threads, devices, and the "
+               "measured ceilings\nwith which bench compares its figures.",
     .notes = NULL,
     .examples = "tessera info\ntessera info --no-measure --format json",
 };
 
-// A level of memory and the working set, over all threads, at which its bandwidth is measured: well
-// inside of the level, well outside of the one before.
+// A level of memory, and the working set of all threads with which its bandwidth is measured: well inside the level,
+// well outside the one before.
 struct level {
     const char *name;
     double working_set;
@@ -41,7 +41,7 @@ static void list_levels(const struct machine *m, struct level *levels) {
     levels[3] = (struct level){"memory", INFINITY};
 }
 
-// Units for products in bf16, where there are any.
+// Units for bf16 products, if the machine has any.
 static const struct {
     tsr_probe_kind kind;
     const char *name, *key;
@@ -141,9 +141,9 @@ int command_info(int argc, char **argv) {
     tsr_device device;
     const struct option_spec options[] = {
         {"device", 0, "D", "cpu or cuda:N (cpu)", OPTION_TEXT, &device_name, NULL, 0, 0},
-        {"no-measure", 0, NULL, "without the ceilings", OPTION_FLAG, &is_unmeasured, NULL, 0, 0},
-        {"threads", 0, "N", "threads to measure with (one, then all)", OPTION_INT, &threads, NULL,
-         1, 4096},
+        {"no-measure", 0, NULL, "do not measure ceilings", OPTION_FLAG, &is_unmeasured, NULL, 0, 0},
+        {"threads", 0, "N", "number of threads to measure with (one, then all)", OPTION_INT,
+         &threads, NULL, 1, 4096},
         {"format", 0, "F", "output", OPTION_CHOICE, &format, formats, 0, 0},
         {0},
     };

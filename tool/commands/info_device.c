@@ -14,14 +14,14 @@
 
 enum { NUM_LEVELS = 2 };
 
-// Well inside of the second-level cache, and well outside.
+// Working sets well inside the second-level cache, and well outside.
 static const struct bandwidth *bandwidth_of(struct measure_session *session, int level) {
     double l2_bytes = (double)measure_machine(session)->l2_bytes;
     return measure_bandwidth(session, level == 0 ? l2_bytes / 4 : INFINITY);
 }
 static const char *const levels[NUM_LEVELS] = {"L2", "memory"};
 
-// What kernels may count on, by the first architecture that has it.
+// Features that kernels may rely on, with the first architecture that has each.
 static const struct {
     const char *name;
     int arch;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `tessera info` says of a CUDA device.
+// `tessera info` for a CUDA device.
 #ifndef TOOL_INFO_DEVICE_H
 #define TOOL_INFO_DEVICE_H
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Figures as `tessera info` has them, in words and in JSON.
+// Figures of `tessera info`, as text and as JSON.
 #include "commands/info_figures.h"
 
 #include <jansson.h>

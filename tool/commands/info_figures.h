@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Figures of `tessera info`, said alike of the CPU and of a CUDA device.
+// Figures of `tessera info`, in the same form for the CPU and for a CUDA device.
 #ifndef TOOL_INFO_FIGURES_H
 #define TOOL_INFO_FIGURES_H
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera kernels: the CUDA kernels ahead of time. check compiles the standard set without a GPU and holds it to the
-// rules that a kernel must keep; pack writes all there are into a file for machines without a compiler; list and clear are
-// the cache's.
+// tessera kernels: CUDA kernels ahead of time. check compiles the standard set without a GPU and tests the rules for
+// kernels; pack writes all kernels into a file for machines without a compiler; list and clear work on the cache.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
@@ -22,29 +21,30 @@ static const struct command_help help = {
     .summary = "Compiles the CUDA kernels ahead of time, on any machine with NVRTC.",
     .examples = "tessera kernels list\ntessera kernels pack --arch sm_90a --out "
                 "tessera-kernels.pack",
-    .notes =
-        "check  compiles the standard set, every kernel that ordinary calls ask for, and fails "
-        "on a\n"
-        "       spill, a stack frame, a warning, or more registers and shared memory than a\n"
-        "       multiprocessor has; --all: the rare ones too, which else the first call "
-        "compiles\n"
-        "pack   writes all of them into one file, which the library finds beside itself (or "
-        "at\n"
-        "       $TSR_KERNEL_PACK): a machine with a driver alone needs no compiler then\n"
-        "list   what is in the cache on disk; clear empties it\n\n"
-        "Exit codes: 0 fine, 1 a kernel breaks a rule, 77 there is no NVRTC that knows the "
-        "architecture.",
+    .notes = "check  compiles the standard set, the kernels of all ordinary calls, and fails on a "
+             "spill,\n"
+             "       a stack frame, a warning, or more registers or shared memory than a\n"
+             "       multiprocessor has; --all adds the rare kernels, which the first call that "
+             "needs one\n"
+             "       compiles otherwise\n"
+             "pack   writes all kernels into one file; the library looks for it in its own folder "
+             "and at\n"
+             "       $TSR_KERNEL_PACK. A machine with this file needs only a driver, no compiler\n"
+             "list   lists the kernels in the cache on disk\n"
+             "clear  empties the cache\n\n"
+             "Exit codes: 0 fine, 1 a kernel breaks a rule, 77 there is no NVRTC that knows the "
+             "architecture.",
     .operands = verbs,
 };
 
 // ---- Rules ------------------------------------------------------------------------------------
 
-// C7517 and C7519 tell of waits that the assembler moved on purpose.
+// C7517 and C7519 report waits that the assembler moved on purpose.
 static bool is_harmless(const char *line) {
     return strstr(line, "(C7517)") != NULL || strstr(line, "(C7519)") != NULL;
 }
 
-// The first line of the compiler's warnings that counts; NULL for none.
+// The first of the compiler's warnings that matters; NULL for none.
 static const char *first_warning(const char *warnings, char *line, size_t bytes) {
     while (*warnings != '\0') {
         size_t length = strcspn(warnings, "\n");
@@ -62,14 +62,14 @@ struct progress_of_build {
     double compile_ms;
 };
 
-// False, with the rule in words, for a kernel that breaks one.
+// False if the kernel breaks a rule; text then has the rule in words.
 static bool keeps_the_rules(const tsr_kernel_report *k, char *text, size_t bytes) {
     enum { MOST_REGISTERS = 255, MOST_SHARED = 48 << 10 }; // static shared memory
     char line[300];
     if (k->status != TSR_OK)
         snprintf(text, bytes, "%s", k->error);
     else if (k->num_registers < 0)
-        snprintf(text, bytes, "the compiler said nothing of its registers");
+        snprintf(text, bytes, "the compiler did not report its registers");
     else if (k->spill_bytes > 0 || k->stack_bytes > 0)
         snprintf(text, bytes, "spills %d bytes and has a stack frame of %d bytes", k->spill_bytes,
                  k->stack_bytes);
@@ -86,7 +86,7 @@ static bool keeps_the_rules(const tsr_kernel_report *k, char *text, size_t bytes
 static void visit(void *user, const tsr_kernel_report *k) {
     struct progress_of_build *progress = user;
     char text[800];
-    if (k->status == TSR_UNSUPPORTED) return; // no compiler, or not for this: said once, at the end
+    if (k->status == TSR_UNSUPPORTED) return; // no compiler for this: reported once, at the end
     progress->num_kernels++;
     progress->bytes += k->bytes;
     progress->compile_ms += k->compile_ms;
@@ -119,7 +119,7 @@ static int build(const char *archs, const char *out, int threads, bool has_rare,
     if (out != NULL && list.count != 1)
         return usage_error("kernels", "a pack is for one architecture, --arch names %d",
                            list.count);
-    if (out != NULL && !file_can_write(out)) // minutes of compiling should not end there
+    if (out != NULL && !file_can_write(out)) // before minutes of compiling
         return usage_error("kernels", "--out is '%s', which cannot be written: %s", out,
                            strerror(errno));
     for (int i = 0; i < list.count; i++) {
@@ -168,9 +168,9 @@ int command_kernels(int argc, char **argv) {
         {"arch", 0, "A,...", "architectures (check: sm_80,sm_90a; pack: sm_90a)", OPTION_TEXT,
          &arch, NULL, 0, 0},
         {"out", 0, "FILE", "pack: the file (tessera-kernels.pack)", OPTION_TEXT, &out, NULL, 0, 0},
-        {"threads", 0, "N", "threads that compile (all CPUs)", OPTION_INT, &threads, NULL, 1, 64},
+        {"threads", 0, "N", "compiling threads (all CPUs)", OPTION_INT, &threads, NULL, 1, 64},
         {"all", 0, NULL, "check the rare kernels too", OPTION_FLAG, &has_rare, NULL, 0, 0},
-        {"verbose", 0, NULL, "a line for every kernel", OPTION_FLAG, &is_listing, NULL, 0, 0},
+        {"verbose", 0, NULL, "print a line for every kernel", OPTION_FLAG, &is_listing, NULL, 0, 0},
         {0},
     };
     struct text_list operands = {0};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera memory: what the forms of an operation move and take, and where the roofline puts them.
+// tessera memory: traffic and footprint of the forms of an operation, and their place on the roofline.
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -28,14 +28,15 @@ struct memory {
 static const struct command_help help = {
     .name = "memory",
     .synopsis = "OP... [options]",
-    .summary = "Traffic and footprint of an operation's unfused form, its baseline, and of the "
-               "fused one: launches, bytes read\nand written, arithmetic intensity, the place "
-               "under this machine's measured ceilings, bytes predicted and measured.",
+    .summary = "Shows traffic and footprint of an operation's unfused form, its baseline, and of "
+               "its fused form: launches, bytes read\nand written, arithmetic intensity, position "
+               "on the roofline of this machine's measured ceilings, memory predicted\nand "
+               "measured.",
     .notes =
         "Numbers take lists (512,1024) and sweeps (256:8192:x2). Without sizes the operation's "
-        "standard shapes are run.\n'tessera memory OP --help' lists what OP takes.\nInterrupted "
-        "(Ctrl-C), it ends after the case that runs and writes what it has; a second time it ends "
-        "at once.",
+        "standard shapes are run.\n'tessera memory OP --help' lists the options of OP.\n"
+        "Ctrl-C ends it after the current case, and it writes the results so far; a second Ctrl-C "
+        "ends it at once.",
     .examples = "tessera memory softmax --rows 1024 --cols 1024\n"
                 "tessera memory attention --batch-size 1 --num-heads 2 --seqlen 256:1024:x2 "
                 "--format csv --out memory.csv",
@@ -44,9 +45,10 @@ static const struct command_help help = {
 static int parse(struct memory *memory, int argc, char **argv) {
     const struct option_spec own[] = {
         {"variant", 0, "V,...",
-         "variants by name, or all; else the baseline and the library's choice, of attention all",
+         "names of variants, or all (the baseline and the library's choice; for attention all)",
          OPTION_TEXT, &memory->variant, NULL, 0, 0},
-        {"rep", 0, "N", "samples of each (3)", OPTION_INT, &memory->options.rep, NULL, 1, 1e6},
+        {"rep", 0, "N", "samples of each variant (3)", OPTION_INT, &memory->options.rep, NULL, 1,
+         1e6},
         {0},
     };
     int code = bench_options_parse(&memory->options, own, argc, argv);
@@ -55,8 +57,8 @@ static int parse(struct memory *memory, int argc, char **argv) {
 
 // ---- Running ----------------------------------------------------------------------------------
 
-// Those asked for; else the baseline and the library's choice, and of attention, whose variants differ in
-// memory above all, every one but the oracle. Names stay in copy.
+// The variants of --variant; without it the baseline and the library's choice, but for attention, whose variants differ
+// mainly in memory, all except the oracle. The names lie in copy.
 static int list_variants(const struct memory *memory, const struct op_spec *spec, char *copy,
                          size_t copy_bytes, const char **variants) {
     const char *asked = memory->variant;
@@ -113,7 +115,7 @@ int command_memory(int argc, char **argv) {
     struct memory memory = {
         .options = BENCH_OPTIONS(.help = &help, .formats = formats, .has_no_timing = true)};
     memory.options.rep = 3;
-    memory.options.measure.is_unproved = true; // verify and bench prove
+    memory.options.measure.is_unproved = true; // verify and bench check results
     int code = parse(&memory, argc, argv);
     if (code < 0) code = bench_walk_build(&memory.walk, &memory.options);
     if (code < 0) code = measure_all(&memory);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera profile: where the time of calls goes.
+// tessera profile: shows where the time of calls goes.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <math.h>
@@ -31,7 +31,7 @@ static const struct command_help help = {
     .name = "profile",
     .synopsis = "OP|WORKLOAD... [options]",
     .summary = "Records calls and shows where their time goes: kernels by time, achieved bandwidth "
-               "and compute, launches, copies;\nwith --output as a timeline for chrome://tracing "
+               "and compute, launches, copies.\n--output writes a timeline for chrome://tracing "
                "and Perfetto.",
     .examples = "tessera profile softmax --rows 512 --cols 512 --output trace.json\n"
                 "tessera profile layer --rep 2 --top 5",
@@ -48,8 +48,8 @@ static const char *notes(char *text, size_t bytes) {
     char names[512];
     size_t used = (size_t)snprintf(text, bytes,
                                    "Without sizes an operation's largest standard shape is run. "
-                                   "Options of an operation are not for workloads.\n"
-                                   "On CUDA CUPTI records ($TSR_LIBCUPTI can name its file).\n"
+                                   "Workloads take no options of operations.\n"
+                                   "CUPTI records CUDA ($TSR_LIBCUPTI can name its file).\n"
                                    "Operations: %s.\nWorkloads:",
                                    spec_commands_text(" ", names, sizeof names));
     for (const struct profile_workload *w = profile_workloads; w->name != NULL && used < bytes; w++)
@@ -69,7 +69,7 @@ static int fail_unknown(const char *name) {
 
 static int check(const struct request *request, struct bench_selection *selection) {
     tsr_dtype dtype = tsr_dtype_from_name(request->dtype);
-    bool is_exact = false; // softmax_backward says its pass itself
+    bool is_exact = false; // softmax_backward names its pass
     if (request->operands.count == 0)
         return usage_error("profile", "no operation and no workload given");
     for (int i = 0; i < request->operands.count; i++) {
@@ -103,21 +103,21 @@ static int parse(struct request *request, struct bench_selection *selection, int
         if (is_an_operation(argv[i]) && (i == 1 || strcmp(argv[i - 1], "--output") != 0))
             bench_select(selection, argv[i]);
     struct option_spec rows[12 + BENCH_MAX_OPTIONS + 1] = {
-        {"output", 'o', "FILE", "write the timeline there, JSON (none is written)", OPTION_TEXT,
+        {"output", 'o', "FILE", "file for the timeline, JSON (no timeline)", OPTION_TEXT,
          &request->output, NULL, 0, 0},
         {"device", 0, "D", "cpu or cuda:N (cpu)", OPTION_TEXT, &request->device, NULL, 0, 0},
-        {"pass", 0, "P", "which of the operation's passes", OPTION_CHOICE, &request->pass, passes,
-         0, 0},
-        {"dtype", 0, "T", "of the tensors: f32, bf16, f16 (f32)", OPTION_TEXT, &request->dtype,
-         NULL, 0, 0},
-        {"variant", 0, "V", "a variant by its name (what the library chooses)", OPTION_TEXT,
+        {"pass", 0, "P", "the operation's passes", OPTION_CHOICE, &request->pass, passes, 0, 0},
+        {"dtype", 0, "T", "dtype of the tensors: f32, bf16, f16 (f32)", OPTION_TEXT,
+         &request->dtype, NULL, 0, 0},
+        {"variant", 0, "V", "name of a variant (the library's choice)", OPTION_TEXT,
          &request->variant, NULL, 0, 0},
-        {"rep", 0, "N", "calls of each operation, one at a time and in a row (20)", OPTION_INT,
-         &request->rep, NULL, 1, 10000},
-        {"top", 0, "N", "kernels shown (10)", OPTION_INT, &request->top, NULL, 1, 1000},
+        {"rep", 0, "N", "calls of each operation, once one by one, once back to back (20)",
+         OPTION_INT, &request->rep, NULL, 1, 10000},
+        {"top", 0, "N", "number of kernels shown (10)", OPTION_INT, &request->top, NULL, 1, 1000},
         {"threads", 0, "N", "threads (all CPUs)", OPTION_INT, &request->threads, NULL, 1, 4096},
-        {"seed", 0, "N", "of the random inputs (1)", OPTION_INT, &request->seed, NULL, 0, 9e15},
-        {"no-measure", 0, NULL, "without the ceilings, and the shares of them", OPTION_FLAG,
+        {"seed", 0, "N", "seed of the random inputs (1)", OPTION_INT, &request->seed, NULL, 0,
+         9e15},
+        {"no-measure", 0, NULL, "do not measure ceilings, and show no shares of them", OPTION_FLAG,
          &request->is_unmeasured, NULL, 0, 0},
         {"format", 0, "F", "output", OPTION_CHOICE, &request->format, formats, 0, 0},
         {0},
@@ -151,7 +151,7 @@ static void add_step(struct profile *profile, const struct op_case *c, tsr_dtype
     profile->num_steps++;
 }
 
-// Sizes that were given make as many cases as there are; of the standard ones the last, the largest.
+// Given sizes make all their cases; without sizes only the last standard shape is run, the largest.
 static int add_operations(struct profile *profile, const struct bench_selection *selection,
                           tsr_dtype dtype) {
     char error[512];
@@ -184,7 +184,7 @@ static int add_workload(struct profile *profile, const struct profile_workload *
     return -1;
 }
 
-// What the device has no variant of is left out, and said.
+// Leaves out steps for which the device has no variant, with a note.
 static int drop_absent(struct profile *profile) {
     int kept = 0;
     for (int s = 0; s < profile->num_steps; s++) {
@@ -212,7 +212,7 @@ static int make_steps(struct profile *profile, const struct request *request,
 
 // ---- Running ----------------------------------------------------------------------------------
 
-// What the steps are held against. After the recording: the variants are known then.
+// The ceilings of the steps. Called after the recording, because only then the variants are known.
 static int measure_ceilings(struct profile *profile, const struct request *request) {
     char error[512];
     const struct measure_options options = {.device = profile->device,
@@ -253,7 +253,7 @@ static int open_context(struct profile *profile, int64_t num_threads, void **str
     return EXIT_COULD_NOT_RUN;
 }
 
-// Without CUPTI there is nothing to see: said before tensors are made.
+// Without CUPTI there is nothing to record; this reports it before tensors are made.
 static int try_recording(struct profile *profile) {
     tsr_status status = tsr_profile_start(profile->ctx);
     if (status == TSR_OK) status = tsr_profile_stop(profile->ctx, NULL, NULL, NULL);
@@ -265,7 +265,7 @@ static int try_recording(struct profile *profile) {
 static int show(const struct profile *profile, const struct request *request) {
     struct profile_summary *summary = heap_get(1, sizeof *summary);
     profile_summarise(profile, summary);
-    // The file first: standard output may be a pipe that its reader closes.
+    // The file comes first, because standard output may be a pipe that its reader closes.
     bool is_written = request->output == NULL || profile_write_trace(request->output, profile);
     if (request->format == FORMAT_TABLES)
         profile_write_md(stdout, profile, summary, (int)request->top);

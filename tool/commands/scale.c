@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera scale: how the time of an operation grows with its batch, its problem and the threads.
+// tessera scale: shows how the time of an operation grows with its batch, its problem and the threads.
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 static const char *const formats[] = {"md", "csv", "json", "jsonl", NULL};
 static const char *const fallback[] = {"attention", "matmul", NULL};
 
-enum { MAX_BATCH = 16, MAX_PROBLEM = 8 }; // times the first, where nothing is said
+enum { MAX_BATCH = 16, MAX_PROBLEM = 8 }; // default sweeps: up to this many times the first size
 
 struct scale {
     struct bench_options options;
@@ -27,7 +27,7 @@ struct scale {
 
     struct measure_session *session; // of all threads
     struct measure_session *threads[MEASURE_MAX_THREADS];
-    int num_threads; // how many of them: 1, 2, 4, ... all
+    int num_threads; // number of sessions in threads: for 1, 2, 4, ... all threads
     struct result_list results;
     struct progress progress;
     int64_t num_cases, num_done;
@@ -38,19 +38,21 @@ static const struct command_help help = {
     .name = "scale",
     .synopsis = "[OP...] [options]",
     .summary =
-        "Strong scaling over the batch (1 to 16 times) and over the threads (1 to all), weak "
-        "scaling over the problem (1 to 8\ntimes), of attention and matmul unless named. "
-        "Efficiency is the work done per second over that of the sweep's first\nrow; over "
-        "threads, over as many threads times that.",
+        "Measures how an operation (attention and matmul by default) scales with its batch (1 to "
+        "16 times), with the problem\n(1 to 8 times) and with threads (1 to all). Efficiency is "
+        "the work per second divided by that of the sweep's first\nrow; over threads, divided "
+        "also by the number of threads.",
     .notes =
-        "The batch is batch_size, batch, rows or tokens; the problem is the sequence, of a "
-        "matmul m, of rows their length.\nSizes given are those of the first row, and take "
-        "lists and sweeps of their own. Over sequences the work of attention\ngrows with the "
-        "square: efficiency is by work, not by tokens.\nNumbers of threads take turns. With "
-        "--apart the column of that name has the efficiency of as many contexts of\none thread "
-        "each, with tensors of their own: what clocks, caches and memory leave to any "
-        "library.\n'tessera scale OP --help' lists what OP takes.\nInterrupted (Ctrl-C), it "
-        "ends after the case that runs and writes what it has; a second time it ends at once.",
+        "The batch is batch_size, batch, rows or tokens. The problem is the sequence length, for "
+        "matmul m, for rows their length.\nGiven sizes are those of a sweep's first row, and may "
+        "be lists and sweeps themselves. The work of attention grows with\nthe square of the "
+        "sequence length: efficiency is by work, not by tokens.\n"
+        "The numbers of threads are measured in turns. With --apart, the column of that name has "
+        "the efficiency of as many\ncontexts of one thread each with tensors of their own: the "
+        "limit that clocks, caches and memory set for any library.\n"
+        "'tessera scale OP --help' lists the options of OP.\n"
+        "Ctrl-C ends it after the current case, and it writes the results so far; a second Ctrl-C "
+        "ends it at once.",
     .examples = "tessera scale softmax --rows 64 --cols 512 --over batch --times 1:4:x2\n"
                 "tessera scale matmul --m 128 --n 256 --k 256 --over threads",
 };
@@ -77,7 +79,7 @@ static int parse_over(struct scale *scale) {
                            scale->over);
     if (scale->is_wanted[SCALING_THREADS] && !is_on_cpu)
         return usage_error("scale",
-                           "--over is '%s': threads are of the CPU, expected batch or "
+                           "--over is '%s': only the CPU has threads, expected batch or "
                            "problem for %s",
                            scale->over, scale->options.device);
     return -1;
@@ -89,10 +91,10 @@ static int parse(struct scale *scale, int argc, char **argv) {
          &scale->over, NULL, 0, 0},
         {"times", 0, "N,...", "multiples of batch and problem (1:16:x2, 1:8:x2)", OPTION_NUMBERS,
          &scale->times, NULL, 0, 0},
-        {"apart", 0, NULL, "over threads: beside each, as many calls at once that share nothing",
+        {"apart", 0, NULL, "over threads: also measure as many single-threaded calls at once",
          OPTION_FLAG, &scale->has_apart, NULL, 0, 0},
-        {"variant", 0, "V", "a variant by its name; else what the library chooses for each",
-         OPTION_TEXT, &scale->variant, NULL, 0, 0},
+        {"variant", 0, "V", "name of a variant (the library's choice for each case)", OPTION_TEXT,
+         &scale->variant, NULL, 0, 0},
         {0},
     };
     scale->options.pass = PASS_BOTH;
@@ -128,13 +130,13 @@ static void add(struct scale *scale, struct result *result, enum measure_outcome
         return;
     }
     progress_note(&scale->progress, "%s: %s", step, sentence);
-    if (scale->code == EXIT_WRONG) return; // outweighs the rest
+    if (scale->code == EXIT_WRONG) return; // it outweighs the other codes
     scale->code = outcome == MEASURE_WRONG     ? EXIT_WRONG
                   : outcome == MEASURE_INVALID ? EXIT_USAGE
                                                : EXIT_COULD_NOT_RUN;
 }
 
-// A member of a sweep over sizes, or all of one over threads, which take turns.
+// Measures one size of a sweep over sizes, or a whole sweep over threads, in turns.
 static void measure(struct scale *scale, const struct op_case *c, enum scaling_study study) {
     char text[256], step[320];
     struct result results[MEASURE_MAX_THREADS];
@@ -159,7 +161,7 @@ static void measure(struct scale *scale, const struct op_case *c, enum scaling_s
     }
 }
 
-// session NULL: counts.
+// If session is NULL, this only counts the cases.
 static void run_sizes(struct scale *scale, const struct op_case *first, enum scaling_study study) {
     int most = study == SCALING_BATCH ? MAX_BATCH : study == SCALING_PROBLEM ? MAX_PROBLEM : 1;
     bool has_list = study != SCALING_THREADS && scale->times.count > 0;
@@ -186,7 +188,8 @@ static void run(struct scale *scale) {
             }
 }
 
-// A session for each number of threads, all of them first: it knows how many that is. -1, or the exit code.
+// Opens a session for each number of threads. The one with all threads comes first, because it knows their number.
+// Returns -1, or the exit code.
 static int open_sessions(struct scale *scale) {
     struct bench_options fewer = scale->options;
     int code;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera tune: which variant, and which blocks, serve an operation best on this machine; what wins goes into the tuning
-// file that contexts read.
+// tessera tune: finds the variant and the blocks that serve an operation best on this machine, and writes them into the
+// tuning file that contexts read.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>
@@ -22,8 +22,8 @@ enum { AS_MD, AS_JSON };
 static const char *const fallback[] = {"matmul", "attention", NULL};
 
 enum { MOST = MEASURE_MAX_CONTENDERS };
-static const double lead = 0.97; // of the time, that a candidate must have at most to be preferred
-static const double hopeless = 1.5; // times the best of the short round: not measured further
+static const double lead = 0.97;    // a candidate must take less than this share of the time to win
+static const double hopeless = 1.5; // slower than this times the short round's best: dropped
 static const double short_budget = 0.05;
 
 struct tune {
@@ -42,26 +42,21 @@ static const struct command_help help = {
     .name = "tune",
     .synopsis = "[OP...] [options]",
     .summary =
-        "Measures every variant that may serve an operation, of matmul the likeliest blocks too "
-        "(on "
-        "CUDA tiles, clusters and\nsplits of k, as the library's own account ranks them), each "
-        "proved and all taking turns, and writes the best into the\ntuning file that contexts "
-        "read. "
-        "The built-in choice, and what comes earlier in the library's order, stays unless a\n"
-        "candidate is more than 3 % faster and their p20 to p80 do not meet.",
+        "Verifies and measures every variant that can serve an operation, in turns, and writes the "
+        "best into the tuning file\nthat contexts read. For matmul it also tries the most "
+        "promising blocks (on CUDA tiles, clusters and splits of k, as\nranked by the library's "
+        "cost model). A candidate replaces the built-in choice, or one earlier in the library's "
+        "order,\nonly if it is more than 3 % faster and their p20 to p80 do not overlap.",
     .notes =
-        "Without an operation: matmul and attention; others give a row the same bits with every "
-        "file, so there is nothing to "
-        "choose. Numbers take "
-        "lists (512,1024) and sweeps\n(256:8192:x2). Without sizes the operation's standard shapes "
-        "are tuned; a row holds for sizes nearest to the\nsame powers of two, one of matmul on "
-        "CUDA "
-        "for its own sizes alone. The column model is what was expected: on CUDA\nmicroseconds, "
-        "elsewhere without a unit. Rows of other devices and sizes stay in the file. "
-        "$TSR_TUNING_FILE names another\nfile than the user's; contexts that exist already do not "
-        "see the change.\nInterrupted (Ctrl-C), it ends after the case that runs and keeps what it "
-        "chose; a "
-        "second time it ends at once.",
+        "Without an operation: matmul and attention. Other operations must give the same bits "
+        "with every file, so they have\nnothing to choose. Numbers take lists (512,1024) and "
+        "sweeps (256:8192:x2). Without sizes the operation's standard\nshapes are tuned. A row "
+        "applies to all sizes with the same nearest powers of two; for matmul on CUDA only to "
+        "its own\nsizes. The column model is the expected cost: microseconds on CUDA, without a "
+        "unit elsewhere. Rows of other devices\nand sizes stay in the file. $TSR_TUNING_FILE "
+        "names another file than the user's. Existing contexts do not see the change.\n"
+        "Ctrl-C ends it after the current case, and it keeps the choices so far; a second Ctrl-C "
+        "ends it at once.",
     .examples = "tessera tune attention --seqlen-q 512 --seqlen-k 512 --dry-run\n"
                 "tessera tune matmul --m 256 --n 256 --k 256 --output tuning",
 };
@@ -70,10 +65,10 @@ static const struct command_help help = {
 
 static int parse(struct tune *tune, int argc, char **argv) {
     const struct option_spec own[] = {
-        {"dry-run", 0, NULL, "show the table, write no file", OPTION_FLAG, &tune->is_dry_run, NULL,
-         0, 0},
-        {"clear", 0, NULL, "remove the tuning file, measure nothing", OPTION_FLAG, &tune->is_clear,
+        {"dry-run", 0, NULL, "show the table but write no file", OPTION_FLAG, &tune->is_dry_run,
          NULL, 0, 0},
+        {"clear", 0, NULL, "remove the tuning file and measure nothing", OPTION_FLAG,
+         &tune->is_clear, NULL, 0, 0},
         {"output", 0, "FILE", "the tuning file (the user's)", OPTION_TEXT, &tune->output, NULL, 0,
          0},
         {0},
@@ -88,7 +83,7 @@ static int parse(struct tune *tune, int argc, char **argv) {
     else if (!tune->is_dry_run && tsr_tuning_path(tune->path, sizeof tune->path) != TSR_OK)
         return usage_error("tune", "%s; --output can name a file", tsr_last_error());
     if (tune->options.measure.is_unproved && !tune->is_dry_run)
-        return usage_error("tune", "--no-verify is for --dry-run: what is chosen was proved");
+        return usage_error("tune", "--no-verify needs --dry-run: a choice must be verified");
     return -1;
 }
 
@@ -99,7 +94,7 @@ static bool is_faster(const struct result *a, const struct result *b) {
     return is_apart && result_device_ms(a) < lead * result_device_ms(b);
 }
 
-// One row of the file for each key. Shapes of one key that disagree leave the built-in choice.
+// The file has one row for each key. If shapes of one key disagree, the built-in choice stays.
 static void add_line(struct tune *tune, const char *key, const char *choice, double ratio) {
     struct tuning_line line = {.choice = ""};
     snprintf(line.key, sizeof line.key, "%s", key);
@@ -128,7 +123,7 @@ static struct tune_row *add_row(struct tune *tune) {
 
 // ---- Measuring --------------------------------------------------------------------------------
 
-// Those that are still in. results and outcomes are by candidate.
+// Measures the candidates that are not dropped. results and outcomes have the candidates' indices.
 static void measure(struct tune *tune, const struct op_case *c, const struct tune_candidate *list,
                     int count, struct result *results, enum measure_outcome *outcomes) {
     struct measure_entry entries[MOST] = {0};
@@ -148,8 +143,8 @@ static void measure(struct tune *tune, const struct op_case *c, const struct tun
     }
 }
 
-// A file that is not obeyed, as promises or what the variant supports forbid it, is no candidate; nor is what has the
-// built-in choice's name.
+// Whether the context followed the candidate's tuning file; a promise or an unsupported variant may forbid it. A candidate
+// without blocks that has the built-in choice's name does not count either.
 static bool is_obeyed(const struct tune_candidate *candidate, const struct result *result,
                       const struct result *built_in) {
     size_t length = strcspn(candidate->name, " ");
@@ -211,7 +206,7 @@ static void run_case(void *command, const struct op_case *c) {
     struct measure_options *options = measure_options_of(tune->session);
     struct measure_options full = *options;
     char text[256], key[192], device[64];
-    // The built-in choice alone says whether rows can choose at all, and what they go by.
+    // A run of the built-in choice alone tells whether rows can choose for the case, and by which key.
     options->budget_s = short_budget;
     if (options->num_rep == 0 || options->num_rep > 3) options->num_rep = 3;
     list[0] = (struct tune_candidate){.model = NAN};
@@ -228,7 +223,7 @@ static void run_case(void *command, const struct op_case *c) {
         *options = full;
         if (is_written) measure(tune, c, list, count, results, outcomes);
         if (!is_written)
-            progress_note(&tune->walk.progress, "no candidate's file can be written to /tmp: %s",
+            progress_note(&tune->walk.progress, "cannot write the candidates' files to /tmp: %s",
                           strerror(errno));
         tune_candidates_remove(list, count);
     }
@@ -240,10 +235,9 @@ static void run_case(void *command, const struct op_case *c) {
         progress_note(&tune->walk.progress, "%s, %s: %s", case_text(c, text, sizeof text),
                       tsr_dtype_name(c->dtype), measure_error(tune->session));
     else if (count == 0)
-        progress_note(
-            &tune->walk.progress,
-            "%s: there is nothing to choose, its promises leave every call the built-in variant",
-            c->spec->op);
+        progress_note(&tune->walk.progress,
+                      "%s: there is nothing to choose, every call must keep the built-in variant",
+                      c->spec->op);
     else
         add_rows(tune, key, list, count, results, outcomes);
 }
@@ -284,8 +278,8 @@ static int measure_all(struct tune *tune) {
     measure_close(tune->session);
     if (tune->table.num_rows == 0) signals_end();
     if (tune->table.num_rows == 0) return tune->code == EXIT_FINE ? EXIT_COULD_NOT_RUN : tune->code;
-    // The tuning file first: standard output may be a pipe that its reader closes. A machine that computes wrongly is not
-    // tuned.
+    // The tuning file comes first, because standard output may be a pipe that its reader closes. After a wrong result
+    // nothing is kept.
     code = tune->code == EXIT_WRONG ? EXIT_WRONG : keep(tune);
     if (!file_write(tune->options.out, write_table, tune)) return EXIT_COULD_NOT_RUN;
     if (code != EXIT_COULD_NOT_RUN) signals_end();
@@ -310,7 +304,7 @@ int command_tune(int argc, char **argv) {
     struct tune tune = {.options =
                             BENCH_OPTIONS(.help = &help, .formats = formats, .fallback = fallback)};
     tune.options.measure.tuning_file =
-        ""; // the built-in choice is what candidates are held against
+        ""; // no file: candidates are compared with the built-in choice
     int code = parse(&tune, argc, argv);
     if (code < 0 && tune.is_clear) return clear(&tune);
     if (code < 0) code = bench_walk_build(&tune.walk, &tune.options);

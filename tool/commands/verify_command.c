@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera verify: the walk of verify.c, as a table or as JSON, and an exit code.
+// tessera verify: runs the walk of verify.c and prints a table or JSON.
 #define _GNU_SOURCE
 #include <jansson.h>
 #include <stdio.h>
@@ -73,7 +73,7 @@ void verify_print_markdown(const struct verify_report *report, uint64_t seed) {
                                      : "PASS");
 }
 
-// ---- Bits: what two builds must have in common ---------------------------------------------------
+// ---- Bits: hashes that two builds must share -----------------------------------------------------
 
 void verify_print_bits(const struct verify_report *report, uint64_t seed) {
     uint64_t all = 0;
@@ -90,10 +90,10 @@ void verify_print_bits(const struct verify_report *report, uint64_t seed) {
            (long long)report->num_runs, (long long)report->num_failed, (unsigned long long)all);
 }
 
-// ---- JSON: as bench's, with what verification adds ---------------------------------------------
+// ---- JSON: bench's, with fields for verification -----------------------------------------------
 
-// A row over many configurations: it has no parameters, times or cache of its own. An error that no
-// number holds, as a NaN where a value belongs, is null, and the failure says what was seen.
+// A row stands for many configurations, so it has no parameters, times or cache. An error that is no number, such as a
+// NaN in place of a value, is null; the failure then says what was seen.
 static json_t *row_json(const struct verify_report *report, const struct verify_row *row,
                         int num_threads) {
     const struct verdict *v = &row->verdict;
@@ -101,7 +101,7 @@ static json_t *row_json(const struct verify_report *report, const struct verify_
     c.dtype = row->dtype;
     struct result result = result_empty(&c);
     snprintf(result.variant, sizeof result.variant, "%s", row->variant);
-    run_clean(result.variant); // a name of conformance's, cut
+    run_clean(result.variant); // conformance may pass a name that was cut
     snprintf(result.isa, sizeof result.isa, "%s", arch_of(report, row));
     snprintf(result.device, sizeof result.device, "%s", report->device);
     result.num_threads = num_threads;
@@ -121,7 +121,7 @@ static json_t *row_json(const struct verify_report *report, const struct verify_
     return object;
 }
 
-// Variants that support none of the cases prove nothing: they are left out.
+// Leaves out variants that support none of the cases.
 void verify_print_json(const struct verify_report *report, int64_t seed, int num_threads) {
     json_t *document = json_object(), *results = json_array(), *summary = json_object();
     for (int i = 0; i < report->num_rows; i++)
@@ -146,7 +146,7 @@ void verify_print_json(const struct verify_report *report, int64_t seed, int num
 
 // ---- The command ------------------------------------------------------------------------------
 
-// What --threads 0 means.
+// The number of threads without --threads.
 static int default_threads(void) {
     tsr_context *ctx;
     if (tsr_context_create(NULL, &ctx) != TSR_OK) return 0;
@@ -159,15 +159,13 @@ int command_verify(int argc, char **argv) {
     static const struct command_help help = {
         .name = "verify",
         .synopsis = "[options]",
-        .summary = "Proves every operation, variant, dtype and instruction set against the "
-                   "double-precision\noracle, element by element, within the derived error bound.",
+        .summary = "Compares every operation, variant, dtype and instruction set with the "
+                   "double-precision\noracle, element by element, against the derived error bound.",
         .notes =
-            "err/bound is the worst error of any element over what is derived for it; above 1 "
-            "is wrong, and\nthe exit code 1; what there is no memory for is not run, and the exit "
-            "code 4. "
-            "Configurations that failed are named with the "
-            "seed that repeats them.\nInterrupted (Ctrl-C), it shows what was proved until then; a "
-            "second time it ends at once.",
+            "err/bound is the largest ratio of an element's error to its bound; above 1 the result "
+            "is wrong and the\nexit code 1. A case that does not fit into memory is not run, and "
+            "the exit code is 4. Failed configurations\nare shown with the seed that repeats "
+            "them.\nCtrl-C ends it with the results so far; a second Ctrl-C ends it at once.",
         .examples =
             "tessera verify --quick\ntessera verify --op softmax --configs 100 --edges near\n"
             "tessera verify --op matmul_forward --dtype bf16 --configs 0 --edges none --cases "
@@ -183,36 +181,36 @@ int command_verify(int argc, char **argv) {
     int format = MARKDOWN, which_edges = VERIFY_EDGES_ALL;
     const struct option_spec options[] = {
         {"op", 0, "NAME",
-         "one operation only, as softmax, or one pass, as softmax_forward (all of them)",
-         OPTION_TEXT, &with.op, NULL, 0, 0},
-        {"variant", 0, "V",
-         "one variant only; '(default)' is what the library chooses (all of them)", OPTION_TEXT,
-         &with.variant, NULL, 0, 0},
-        {"dtype", 0, "T", "one type of the tensors only: f32, bf16, f16 (all three)", OPTION_TEXT,
+         "only this operation (softmax) or pass (softmax_forward) (all operations)", OPTION_TEXT,
+         &with.op, NULL, 0, 0},
+        {"variant", 0, "V", "only this variant; '(default)' is the library's choice (all variants)",
+         OPTION_TEXT, &with.variant, NULL, 0, 0},
+        {"dtype", 0, "T", "only tensors of this dtype: f32, bf16, f16 (all three)", OPTION_TEXT,
          &with.dtype, NULL, 0, 0},
         {"isa", 0, "I",
-         "one instruction set only: scalar, avx2, avx512 (all that the processor has)", OPTION_TEXT,
-         &with.isa, NULL, 0, 0},
+         "only this instruction set: scalar, avx2, avx512 (all that the processor has)",
+         OPTION_TEXT, &with.isa, NULL, 0, 0},
         {"device", 0, "D", "cpu, or cuda:N for the variants of that GPU (cpu)", OPTION_TEXT,
          &device, NULL, 0, 0},
-        {"configs", 0, "N", "random configurations beside the edge cases (5000)", OPTION_INT,
-         &configs, NULL, 0, 1e9},
+        {"configs", 0, "N", "random configurations, in addition to the edge cases (5000)",
+         OPTION_INT, &configs, NULL, 0, 1e9},
         {"edges", 0, "E",
-         "which edge cases; near leaves out tensors beyond 2^31 elements, some 10 GB each",
+         "edge cases; near leaves out tensors beyond 2^31 elements, about 10 GB each",
          OPTION_CHOICE, &which_edges, edges, 0, 0},
-        {"cases", 0, "C;...", "more of --op: \"m=5 n=7 +bias; m=0\", contiguous, in every dtype",
-         OPTION_TEXT, &with.cases, NULL, 0, 0},
+        {"cases", 0, "C;...",
+         "further cases of --op, contiguous, in every dtype: \"m=5 n=7 +bias; m=0\"", OPTION_TEXT,
+         &with.cases, NULL, 0, 0},
         {"quick", 0, NULL, "the same as --configs 900", OPTION_FLAG, &is_quick, NULL, 0, 0},
         {"long", 0, NULL, "the same as --configs 20000", OPTION_FLAG, &is_long, NULL, 0, 0},
-        {"seed", 0, "N", "of the random configurations, printed for repetition (from the clock)",
+        {"seed", 0, "N", "seed of the random configurations; it is printed (from the clock)",
          OPTION_INT, &seed, NULL, 0, 9e15},
         {"repeats", 0, "N",
-         "runs of each, half with other threads or on another stream: the same values (2, of some)",
+         "runs of each case, half with other threads or streams; values must repeat (2, some "
+         "cases)",
          OPTION_INT, &with.repeats, NULL, 1, 1e9},
         {"threads", 0, "N", "threads of each call (all CPUs)", OPTION_INT, &threads, NULL, 1, 4096},
-        {"format", 0, "F",
-         "output; bits: hashes of the outputs, which no compiler or flag may change", OPTION_CHOICE,
-         &format, formats, 0, 0},
+        {"format", 0, "F", "output; bits prints hashes, which no compiler or flag may change",
+         OPTION_CHOICE, &format, formats, 0, 0},
         {0},
     };
     int parsed = options_parse(&help, options, argc, argv, NULL);
@@ -220,7 +218,7 @@ int command_verify(int argc, char **argv) {
     parsed = device_parse("verify", device, &with.device);
     if (parsed >= 0) return parsed;
     if (with.cases != NULL && with.op == NULL)
-        return usage_error("verify", "--cases are of one operation, which --op names");
+        return usage_error("verify", "--cases needs --op, whose cases they are");
     if (configs < 0) configs = is_long ? CONFIGS_LONG : is_quick ? CONFIGS_QUICK : CONFIGS_NORMAL;
     struct progress progress;
     with.progress_user = &progress;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera completion: scripts for bash and zsh, written from the tables that --help is printed from. Both know a
-// command's options, the operands it takes, the options that an operand adds, and the values of an option. What is
-// no table lies in completion/bash.sh and zsh.sh.
+// tessera completion: scripts for bash and zsh, written from the tables of --help. Both know a command's options and
+// operands, the options that an operand adds, and the values of an option. The fixed part of each script is
+// completion/bash.sh or zsh.sh.
 #include <string.h>
 
 #include "commands/command.h"
@@ -14,7 +14,7 @@ static void for_all(const struct command *table,
     for (const struct command *c = table; c->name != NULL; c++) commands_walk(c, visit, &table);
 }
 
-// What a visit has for its user.
+// The table that a visit gets as its user data.
 static const struct command *table_of(void *user) { return *(const struct command **)user; }
 
 // ---- bash: cases over "command/operand" and "command/operand/--option" --------------------------
@@ -75,7 +75,7 @@ static void print_bash(const struct command *table) {
 
 // ---- zsh: _arguments with the texts of --help ---------------------------------------------------
 
-// Inside single quotes, with what _arguments or _describe take as separators escaped.
+// For single quotes; escapes the separators of _arguments and _describe.
 static void print_zsh_text(const char *text) {
     for (const char *c = text; *c != '\0'; c++) {
         if (*c == '\'')
@@ -147,10 +147,10 @@ int completion_of(const struct command *table, int argc, char **argv) {
     static const struct command_help help = {
         "completion",
         "bash|zsh",
-        "Prints what a shell needs to complete the command lines of tessera.",
-        "For this shell alone: source <(tessera completion bash). For all: an installed copy has "
-        "the files where\nthe shells look; else zsh takes the output as _tessera in a folder of "
-        "$fpath.",
+        "Prints the script with which a shell completes command lines of tessera.",
+        "For the current shell: source <(tessera completion bash). An installed copy has both "
+        "scripts where all\nshells look for them; without one, save zsh's as _tessera in a folder "
+        "of $fpath.",
         shells,
         "tessera completion bash"};
     const struct option_spec options[] = {{0}};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera manual: man pages (roff, the man macros), one of the tool and one of every command, written from the
-// tables that --help is printed from.
+// tessera manual: man pages (roff, the man macros), one for the tool and one for every command, written from the tables
+// of --help.
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "commands/command_walk.h"
 #include "system/files.h"
 
-// Text in which a hyphen stays a hyphen and nothing is a request.
+// Prints plain text for roff: a hyphen stays a hyphen, and no line is taken for a request.
 static void print_text(FILE *out, const char *text) {
     bool is_first = true; // of a line
     for (const char *c = text; *c != '\0'; c++) {
@@ -91,7 +91,7 @@ static void visit(void *user, const struct command_visit *v) {
     }
     for (int i = 0; v->options[i].name != NULL; i++) print_option(out, &v->options[i]);
     if (v->operand != NULL) return;
-    fputs(".TP\n\\fB\\-h\\fR, \\fB\\-\\-help\\fR\nthe same as text\n", out);
+    fputs(".TP\n\\fB\\-h\\fR, \\fB\\-\\-help\\fR\nprint this help as text\n", out);
     if (v->help->notes != NULL) {
         fputs(".SH NOTES\n.nf\n", out);
         print_text(out, v->help->notes);
@@ -105,7 +105,7 @@ static void visit(void *user, const struct command_visit *v) {
     if (v->help->operands != NULL) fputs(".SH OPTIONS THAT FOLLOW AN OPERAND\n", out);
 }
 
-// command NULL: of the tool.
+// command NULL: the page of the tool.
 static void print_page(FILE *out, const struct command *table, const struct command *command) {
     if (command != NULL) {
         commands_walk(command, visit, out);
@@ -132,7 +132,7 @@ struct page {
     const struct command *table, *command;
 };
 
-// folder/tessera.1, folder/tessera-bench.1, ...; the folder is there already.
+// Writes folder/tessera.1, folder/tessera-bench.1, ...; the folder exists.
 static bool write_page_text(FILE *out, const void *data) {
     const struct page *page = data;
     print_page(out, page->table, page->command);
@@ -154,7 +154,7 @@ int manual_of(const struct command *table, int argc, char **argv) {
         "manual",
         "[COMMAND] [options]",
         "Prints the man page of a command, or of the tool: tessera manual bench | man -l -.",
-        "The pages are written from the tables behind --help; an installed copy has them.",
+        "The pages have the texts of --help; an installed copy has them as files.",
         NULL,
         "tessera manual bench\ntessera manual"};
     const char *folder = NULL;
@@ -167,7 +167,7 @@ int manual_of(const struct command *table, int argc, char **argv) {
     int code = options_parse(&help, options, argc, argv, &operands);
     if (code >= 0) return code;
     if (operands.count > 1 || (operands.count == 1 && folder != NULL))
-        return usage_error("manual", "expected one command, or --output alone");
+        return usage_error("manual", "expected one command, or only --output");
     if (folder != NULL && *folder == '\0')
         return usage_error("manual", "--output is empty, expected a folder");
     const struct command *command =

@@ -51,7 +51,7 @@ const char *device_baseline(tsr_device device, const struct op_spec *spec) {
 }
 
 const char *device_arch(const tsr_context *ctx) {
-    static tsr_device_info info; // one thread of the tool asks
+    static tsr_device_info info; // only one thread of the tool calls this
     tsr_device device = tsr_context_device(ctx);
     info = TSR_DEVICE_INFO;
     if (device.type == TSR_CUDA && tsr_device_info_get(device, &info) == TSR_OK) return info.arch;

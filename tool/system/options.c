@@ -42,7 +42,7 @@ static bool add_number(struct numbers *numbers, double value, char *error, size_
     return true;
 }
 
-// One part of a list, "512" or "256:8192:x2" or "256:1024:+256"; the end of a sweep belongs to it.
+// One part of a list, "512" or "256:8192:x2" or "256:1024:+256"; a sweep includes its end.
 static bool parse_part(const char *text, size_t length, struct numbers *numbers, char *error,
                        size_t error_bytes) {
     const char *end = text + length;
@@ -180,7 +180,7 @@ int options_parse(const struct command_help *help, const struct option_spec *opt
     int count = 0;
     for (; options[count].name != NULL; count++) {
         const struct option_spec *option = &options[count];
-        if (count == MAX_OPTIONS) abort(); // a table of ours that has outgrown MAX_OPTIONS
+        if (count == MAX_OPTIONS) abort(); // a table has outgrown MAX_OPTIONS
         bool has_value = option->kind != OPTION_FLAG;
         longs[count] = (struct option){option->name, has_value ? required_argument : no_argument,
                                        NULL, FIRST_CODE + count};
@@ -190,13 +190,14 @@ int options_parse(const struct command_help *help, const struct option_spec *opt
     }
     longs[count] = (struct option){"help", no_argument, NULL, 'h'};
 
-    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) // before a value is read
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0;
+         i++) // so that no option's value hides it
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             options_write_help(stdout, help, options);
             return EXIT_FINE;
         }
     opterr = 0;
-    optind = 0; // GNU: start afresh, also after an earlier table
+    optind = 0; // GNU: restart, after an earlier table too
     for (int code; (code = getopt_long(argc, argv, letters, longs, NULL)) != -1;) {
         if (code == 'h') {
             options_write_help(stdout, help, options);
@@ -208,8 +209,8 @@ int options_parse(const struct command_help *help, const struct option_spec *opt
             if (options[i].letter == code) index = i;
         if (optarg != NULL && optarg == argv[optind - 1] && strncmp(optarg, "--", 2) == 0)
             return usage_error(help->name,
-                               "--%s needs a value, got the option %s (write --%s=%s for "
-                               "a value that begins so)",
+                               "--%s needs a value, got the option %s (write --%s=%s if "
+                               "that is the value)",
                                options[index].name, optarg, options[index].name, optarg);
         int outcome = set_value(help->name, &options[index], optarg);
         if (outcome >= 0) return outcome;
@@ -231,7 +232,7 @@ const char *option_help_text(const struct option_spec *option, char *text, size_
     for (int i = 0; option->choices[i] != NULL && used < bytes; i++)
         used += (size_t)snprintf(text + used, bytes - used, "%s%s", i ? ", " : ": ",
                                  option->choices[i]);
-    int standard = *(const int *)option->target; // nothing has been read into it yet
+    int standard = *(const int *)option->target; // no value has been read yet
     if (standard >= 0 && used < bytes)
         snprintf(text + used, bytes - used, " (%s)", option->choices[standard]);
     return text;
@@ -248,8 +249,8 @@ static void print_option(FILE *out, const struct option_spec *option) {
 
 void options_print_help(FILE *out, const struct command_help *help,
                         const struct option_spec *options) {
-    fprintf(out, "Usage: tessera %s %s\n\n%s\n\nOptions:\n", help->name, help->synopsis,
-            help->summary);
+    fprintf(out, "Usage: tessera %s %s\n\n%s\n\nOptions, with defaults in parentheses:\n",
+            help->name, help->synopsis, help->summary);
     for (int i = 0; options[i].name != NULL; i++) print_option(out, &options[i]);
     fprintf(out, "  %-32s%s\n", "-h, --help", "this text");
     if (help->notes != NULL) fprintf(out, "\n%s\n", help->notes);
