@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul: forward entry, checks, variants. See tessera/matmul.h for the contract.
+// Matmul: forward entry, checks, variants. The contract is in tessera/matmul.h.
 #include "ops/matmul/matmul_problem.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "ops/matmul/matmul_check.h"
 
 // ---- Variants ---------------------------------------------------------------------------------
-// To add one: a row here, its supports, plan and run; verify, bench and the tests find it.
+// To add one: a row here with its supports, plan and run. verify, bench and the tests find it.
 
 static const struct tsri_variant forward_variants[] = {
     {"packed", "B packed once to panels that all threads share", TSR_VARIANT_ISA,
@@ -61,16 +61,16 @@ static void tuning_key(const void *problem, struct tsri_tuning_key *key) {
     *key = (struct tsri_tuning_key){p->a.dtype, {p->m, p->n, p->k, p->num_batches}};
 }
 
-// They add the products of an element in one order, however c is cut.
+// Variants that add the products of an element in the same order for any cut of c.
 static bool adds_in_order(const struct tsri_variant *v) {
     return v->run == matmul_blocked_run || v->run == matmul_packed_run ||
            v->run == matmul_local_run || v->run == matmul_direct_run ||
            v->run == matmul_streamed_run;
 }
 
-// Above 16 rows a row's bits do not follow m on the CPU, without a flag too.
-// On CUDA splits of k are blocks of a row: calls with flags keep theirs; and rows do not say for which math of f32 they were
-// measured: calls that allow more than the default keep their variant.
+// On the CPU, above 16 rows, a row's bits do not depend on m, even without a flag. On CUDA, splits of k are part of a
+// row, so calls with flags keep theirs. Rows do not say for which f32 math they were measured, so calls that allow more
+// than the default keep their variant.
 static bool may_replace(const void *problem, const struct tsri_limits *limits,
                         const struct tsri_variant *from, const struct tsri_variant *to) {
     const struct matmul_problem *p = problem;
@@ -114,7 +114,7 @@ const struct tsri_op tsri_matmul_forward_op = {"matmul_forward",
 
 static bool is_16_bits(const tsr_tensor *t) { return t->dtype == TSR_BF16 || t->dtype == TSR_F16; }
 
-// c, bias or residual: as a, or f32; beside fp8 f32 or one 16-bit dtype for all of them.
+// Checks c, bias or residual: the dtype of a, or f32; with fp8, f32 or one 16-bit dtype for all of them.
 static tsr_status check_side_dtype(const char *op, const char *field, const tsr_tensor *t,
                                    const tsr_matmul_forward_args *args) {
     if (!matmul_is_fp8(args->a.dtype)) return matmul_check_side_dtype(op, field, t, "a", &args->a);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul backward: entry, checks, variants, and the run on the CPU, which takes the steps of matmul_backward_steps.c one after the
-// other. See tessera/matmul.h for the contract.
+// Matmul backward: entry, checks, variants, and the run on the CPU, which executes the steps of matmul_backward_steps.c
+// in order. The contract is in tessera/matmul.h.
 #include "ops/matmul/matmul_backward.h"
 
 #include <string.h>
@@ -58,7 +58,7 @@ static tsr_status run_product(tsr_context *ctx, const struct matmul_problem *p, 
     return plan.variant->run(ctx, p, &plan, workspace);
 }
 
-// Batch after batch into fp32, then rounded once into db.
+// Adds batch after batch in fp32, then rounds once into db.
 static tsr_status run_summed_db(tsr_context *ctx, const struct matmul_backward_problem *p,
                                 const struct matmul_backward_steps *s,
                                 const struct matmul_kernels *kernels, uint32_t flags,

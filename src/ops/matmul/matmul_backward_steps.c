@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The steps of matmul backward and their workspace: two products of the forward kind, on views. g is
-// formed once in the workspace where there is an activation, and is dc itself otherwise. A gradient
-// that is stored column-major is computed as the transpose of itself, so that the products always write
-// contiguous rows. Sums over rows for dbias go over fixed groups of rows, added in order: the same bits
-// for any number of threads.
+// The steps of matmul backward and their workspace: two products of the forward kind, on views. With an activation, g
+// is computed once into the workspace; otherwise g is dc. A gradient that is stored column-major is computed as its
+// transpose, so products always write contiguous rows. The row sums for dbias use fixed groups of rows and are added in
+// order, so the bits are the same for any number of threads.
 #include "ops/matmul/matmul_backward.h"
 
 #include <string.h>
@@ -11,7 +10,7 @@
 enum { GRAD_ROWS_BYTES = 32 << 10 };
 enum { ROWS_OF_GROUP = 512, MAX_GROUPS = 32, ROWS_OF_CUDA_GROUP = 128, MAX_CUDA_GROUPS = 4096 };
 
-// c = a b for (m x k) (k x n), or c^T = b^T a^T where only c's columns are contiguous.
+// c = a b for (m x k) (k x n), or c^T = b^T a^T if only c's columns are contiguous.
 static struct matmul_problem make_product(const struct matmul_problem *like, int64_t m, int64_t n,
                                           int64_t k, struct matmul_matrix a, struct matmul_matrix b,
                                           struct matmul_matrix c) {
@@ -46,7 +45,7 @@ bool matmul_collapses(const struct matmul_problem *p, const struct matmul_matrix
 
 static size_t round_64(size_t bytes) { return tsri_round_up(bytes, 64); }
 
-// Products share a workspace, as large as the one of them that wants most.
+// The products share a workspace of the largest size that one of them needs.
 static void make_room(struct matmul_backward_steps *s, const struct matmul_problem *p,
                       const struct tsri_limits *limits) {
     struct tsri_plan plan;
@@ -55,7 +54,7 @@ static void make_room(struct matmul_backward_steps *s, const struct matmul_probl
     if (plan.workspace_bytes > s->product_bytes) s->product_bytes = plan.workspace_bytes;
 }
 
-// As rows of all batches; a's lines may run along m.
+// The copy has the rows of all batches; a's lines may run along m.
 static struct matmul_matrix copy_of(const struct matmul_problem *p, const struct matmul_matrix *t,
                                     int64_t cols, char *data) {
     struct matmul_matrix copy = {data, t->dtype, 1, 1, {0}};
@@ -120,7 +119,7 @@ struct matmul_backward_steps matmul_backward_steps(const struct matmul_backward_
         }
         s.db = make_product(&one, k, n, depth, matmul_transposed(a), g, c);
         make_room(&s, &s.db, limits);
-        if (s.is_db_summed) { // batches behind the first one accumulate, and may have another plan
+        if (s.is_db_summed) { // later batches accumulate and may have another plan
             struct matmul_problem more = s.db;
             more.is_accumulating = true;
             make_room(&s, &more, limits);
@@ -140,7 +139,7 @@ struct matmul_backward_steps matmul_backward_steps(const struct matmul_backward_
 void matmul_backward_plan(const void *problem, const struct tsri_limits *limits,
                           struct tsri_plan *plan) {
     const struct matmul_backward_problem *p = problem;
-    char *nowhere = (char *)(uintptr_t)64; // plans look at alignment alone
+    char *nowhere = (char *)(uintptr_t)64; // plans look at the alignment only
     struct matmul_backward_steps s = matmul_backward_steps(p, limits, nowhere);
     plan->workspace_bytes =
         s.g_bytes + s.sum_bytes + s.copy_bytes + s.dbias_bytes + s.product_bytes;

@@ -33,7 +33,7 @@ tsr_status matmul_check_scale(const char *op, const char *field, tsr_tensor *t,
                      tsri_shape_text(t, got, sizeof got));
 }
 
-// One of the two strides is 1; a stride that no step ever takes counts as 1.
+// Checks that one of the two strides is 1; a stride that is never used counts as 1.
 static tsr_status check_matrix_strides(const char *op, const char *field, int64_t rows,
                                        int64_t cols, struct matmul_matrix *matrix) {
     if (cols <= 1 && matrix->row != 1)
@@ -59,7 +59,7 @@ tsr_status matmul_check_rows_contiguous(const char *op, const char *field,
                      (long long)matrix->col);
 }
 
-// The last two dimensions, whatever their sizes. An empty tensor may have no data and is present still.
+// The last two dimensions, of any size. An empty tensor may have NULL data and is still present.
 static struct matmul_matrix matrix_of(const tsr_tensor *t, bool is_transposed) {
     struct matmul_matrix matrix = {
         t->data, t->dtype, t->stride[t->ndim - 2], t->stride[t->ndim - 1], {0}};
@@ -74,7 +74,7 @@ static tsr_status check_rank(const char *op, const char *field, const tsr_tensor
                      (int)t->ndim, 2 + MATMUL_MAX_BATCH_DIMS);
 }
 
-// Of a tensor that is one, of a rank that may be.
+// Checks the shape of a tensor of valid rank.
 static tsr_status check_shape(const char *op, const char *field, const tsr_tensor *t,
                               enum tsri_role role, const struct matmul_problem *p, int64_t rows,
                               int64_t cols, bool is_transposed, struct matmul_matrix *matrix) {
@@ -83,7 +83,7 @@ static tsr_status check_shape(const char *op, const char *field, const tsr_tenso
     bool is_shared = t->ndim == 2 && role == TSRI_IN;
     bool fits = t->shape[first + is_transposed] == rows && t->shape[first + !is_transposed] == cols;
     *matrix = matrix_of(t, is_transposed);
-    // Batch dimensions are counted from the innermost; batch[2] is the one next to the matrix.
+    // Batch dimensions are counted from the innermost: batch[2] is next to the matrix.
     for (int i = 0; i < MATMUL_MAX_BATCH_DIMS && fits && !is_shared; i++) {
         int dim = first - MATMUL_MAX_BATCH_DIMS + i;
         int64_t size = dim >= 0 ? t->shape[dim] : 1;

@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks that matmul's forward and backward entries share: tensors to matrices.
+// Checks shared by matmul's forward and backward entries: they turn tensors into matrices.
 #ifndef TSRI_MATMUL_CHECK_H
 #define TSRI_MATMUL_CHECK_H
 
 #include "ops/matmul/matmul_problem.h"
 
-// a and b, of one dtype or both fp8: sets m, n, k, the batch shape (a's) and both matrices.
+// Checks a and b, of one dtype or both fp8, and sets m, n, k, the batch shape (a's) and both matrices.
 tsr_status matmul_check_product(const char *op, tsr_tensor *a, tsr_tensor *b, int32_t transpose_a,
                                 int32_t transpose_b, struct matmul_problem *p);
 
-// A tensor of shape (batch..., rows, cols), or (batch..., cols, rows) when transposed, as a matrix of rows
-// x cols. Inputs may lack the batch dimensions: then all batches share them. Outputs must keep
-// their elements apart.
+// Checks a tensor of shape (batch..., rows, cols), or (batch..., cols, rows) if transposed, as a matrix of rows x cols.
+// Inputs may lack the batch dimensions; then all batches share them. The elements of an output must not overlap.
 tsr_status matmul_check_matrix(const char *op, const char *field, tsr_tensor *t,
                                enum tsri_role role, const struct matmul_problem *p, int64_t rows,
                                int64_t cols, bool is_transposed, struct matmul_matrix *matrix);
 
-// Element (i, j + 1) follows (i, j); absent matrices pass.
+// Checks that element (i, j + 1) follows (i, j); absent matrices pass.
 tsr_status matmul_check_rows_contiguous(const char *op, const char *field,
                                         struct matmul_matrix *matrix, int64_t cols);
 
-// The dtype of `like`, or f32 beside it.
+// Checks that the dtype is that of `like` or f32.
 tsr_status matmul_check_side_dtype(const char *op, const char *field, const tsr_tensor *t,
                                    const char *like_field, const tsr_tensor *like);
 
-// A scale of fp8 operand `of`: one, or one for each of rows x cols blocks, by its rank. Absent ones pass.
+// Checks a scale of the fp8 operand `of`: one element, or one for each block of rows x cols, by its rank. Absent scales
+// pass.
 tsr_status matmul_check_scale(const char *op, const char *field, tsr_tensor *t,
                               const char *of_field, const tsr_tensor *of,
                               const struct matmul_problem *p, int64_t rows, int64_t cols,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Grouped matmul: entries, checks, variants. See tessera/matmul_grouped.h for the contract. A grouped product is a batched one
-// whose matrices have as many rows (backward: as much depth) as their group; matmul's kernels take it as such.
+// Grouped matmul: entries, checks, variants. The contract is in tessera/matmul_grouped.h. A grouped product is a
+// batched one whose matrices have their group's number of rows (in backward, their group's k); matmul's kernels treat
+// it so.
 #include <tessera/matmul_grouped.h>
 
 #include "ops/matmul/cuda/matmul_cuda.h"
@@ -8,7 +9,8 @@
 #include "ops/matmul/matmul_groups.h"
 
 // ---- Variants ---------------------------------------------------------------------------------
-// To add one: a row here, its supports, plan and run; verify, bench and the tests find it. Both passes have the same ones.
+// To add one: a row here with its supports, plan and run. verify, bench and the tests find it. Both passes have the
+// same variants.
 
 static const struct tsri_variant variants[] = {
     {"tiled",
@@ -31,7 +33,7 @@ static const struct tsri_variant variants[] = {
      tsri_plan_serial, matmul_grouped_reference_run},
 };
 
-// Of the kernels matmul lists those that serve it too.
+// matmul lists the kernels that serve this operation too.
 const struct tsri_op tsri_matmul_grouped_forward_op = {
     "matmul_grouped_forward",      variants, TSRI_COUNT(variants), matmul_grouped_prefer,
     matmul_grouped_forward_kernel, NULL};
@@ -47,7 +49,7 @@ static tsr_status check_rank(const char *op, const char *field, const tsr_tensor
                      (int)t->ndim, rank);
 }
 
-// offsets or counts, and the number of groups from the one that there is.
+// Reads offsets or counts, and the number of groups from whichever is given.
 static tsr_status check_groups(const char *op, tsr_tensor *offsets, tsr_tensor *counts,
                                struct matmul_problem *p) {
     bool has_counts = tsri_is_present(counts);
@@ -69,8 +71,8 @@ static tsr_status check_groups(const char *op, tsr_tensor *offsets, tsr_tensor *
                      op);
 }
 
-// A tensor of the rows of all groups, (rows, cols) or (num_groups, rows, cols), as a matrix of each group. The first of a call
-// sets *rows and *cols.
+// Checks a tensor with the rows of all groups, (rows, cols) or (num_groups, rows, cols), as one matrix per group. The
+// first tensor of a call sets *rows and *cols.
 static tsr_status check_rows(const char *op, const char *field, tsr_tensor *t, enum tsri_role role,
                              const struct matmul_problem *p, int64_t *rows, int64_t *cols,
                              bool is_first, struct matmul_matrix *matrix) {
@@ -81,14 +83,14 @@ static tsr_status check_rows(const char *op, const char *field, tsr_tensor *t, e
         *rows = t->shape[t->ndim - 2];
         *cols = t->shape[t->ndim - 1];
     }
-    // Without counts all groups have their rows in one matrix.
+    // Without counts, all groups have their rows in one matrix.
     struct matmul_problem shape = {.num_batches = 1, .batch = {1, 1, 1}, .groups = p->groups};
     if (has_counts) shape.num_batches = shape.batch[2] = p->batch[2];
     TSRI_TRY(matmul_check_matrix(op, field, t, role, &shape, *rows, *cols, false, matrix));
     return matmul_check_rows_contiguous(op, field, matrix, *cols);
 }
 
-// (num_groups, rows, cols), or (num_groups, cols, rows) when transposed.
+// Checks (num_groups, rows, cols), or (num_groups, cols, rows) if transposed.
 static tsr_status check_matrices(const char *op, const char *field, tsr_tensor *t,
                                  enum tsri_role role, const struct matmul_problem *p, int64_t rows,
                                  int64_t cols, bool is_transposed, struct matmul_matrix *matrix) {
@@ -105,7 +107,7 @@ static tsr_status check_accumulate(const char *op, const char *field, const tsr_
                      field, tsr_dtype_name(c->dtype));
 }
 
-// On the CPU: [0, rows], and offsets do not fall.
+// On the CPU: checks that offsets are within [0, rows] and do not decrease.
 static tsr_status check_starts(const tsr_context *ctx, const char *op,
                                const struct matmul_problem *p) {
     if (!tsri_host_reads(ctx)) return TSR_OK;
@@ -191,7 +193,7 @@ static tsr_status enter_forward(tsr_context *ctx, const void *given, struct tsri
 
 TSRI_ENTRY(tsr_matmul_grouped_forward, enter_forward)
 
-// ---- Backward: c is db, or its transpose where that is what has contiguous rows ---------------------
+// ---- Backward: c is db, or its transpose if that has the contiguous rows ------------------------------
 
 static tsr_status check_backward(const tsr_context *ctx,
                                  const tsr_matmul_grouped_backward_args *given,

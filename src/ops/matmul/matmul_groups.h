@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Grouped matmul between its rooms: one group's product, and the blocks of all groups numbered through.
+// Shared by the files of grouped matmul: one group's product, and the numbered blocks of all groups.
 #ifndef TSRI_MATMUL_GROUPS_H
 #define TSRI_MATMUL_GROUPS_H
 
 #include "ops/matmul/matmul_problem.h"
 
 // matmul_grouped_cpu.c
-// The product of one group: a problem without groups.
+// The product of one group, as a problem without groups.
 struct matmul_problem matmul_of_group(const struct matmul_problem *p, int64_t group);
-// The problem by which blocks are planned: equal groups, in panels that each task packs for itself.
+// The problem for planning blocks: equal groups, with panels that each task packs itself.
 struct matmul_problem matmul_equal_groups(const struct matmul_problem *p);
 
-// Blocks of c of all groups; those of a group follow each other, rows inside, columns outside.
+// Blocks of c of all groups. A group's blocks are consecutive, rows inside, columns outside.
 struct matmul_group_blocks {
     const struct tsri_plan *plan;
-    int64_t *first_row; // of blocks, of each group and behind the last: num_groups + 1
+    int64_t *first_row; // first block number of each group and after the last: num_groups + 1
     int64_t num_groups, cols, num_blocks;
-    const struct tsri_limits *limits; // NULL: few rows are as others
-    float *few;                       // for groups of few rows, few_floats for each thread
+    const struct tsri_limits *limits; // NULL: groups of few rows are not special
+    float *few;                       // for groups of few rows: few_floats per thread
     int64_t few_floats;
-    bool is_far; // of b of all groups
+    bool is_far; // whether b, of all groups, is far (matmul_is_far)
 };
-// memory: the call's workspace, of which the rest is given back.
+// memory: the call's workspace; the unused rest is returned.
 struct matmul_group_blocks matmul_group_blocks(const struct matmul_problem *p,
                                                const struct tsri_plan *plan,
                                                const struct tsri_limits *limits, void *memory,
@@ -31,8 +31,8 @@ struct matmul_group_block {
 };
 struct matmul_group_block matmul_group_block(const struct matmul_group_blocks *blocks,
                                              int64_t index);
-// A block of a group of so few rows that b is read as it is, once, rather than packed: true where it was one. By units of bf16:
-// who asks has them.
+// Computes the block and returns true if its group has so few rows that b is read once, in place, instead of packed.
+// has_units: bf16 units may be used; the caller has them.
 bool matmul_group_is_done_as_few(const struct matmul_group_blocks *blocks,
                                  const struct matmul_problem *one, struct matmul_group_block at,
                                  bool has_units, int thread);

@@ -1,55 +1,56 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CUDA kernels of matmul get, by value. Read by both compilers: no headers, no typedefs.
+// The parameters of matmul's CUDA kernels, passed by value. Both compilers read this file: no headers, no typedefs.
 #ifndef TSRI_MATMUL_PARAMS_H
 #define TSRI_MATMUL_PARAMS_H
 
-// A stack of matrices as lines of contiguous elements, `line` elements apart; batch: strides of the batch's dimensions.
+// A stack of matrices with lines of contiguous elements, `line` elements apart; batch: strides of the batch's
+// dimensions.
 struct matmul_operand {
     void *data; // 0: absent
     long long line, batch[3];
 };
 
-// Groups of rows, in device memory: tessera/matmul_grouped.h. They are the innermost dimension of the batch; with offsets all
-// groups' rows are those of one matrix, and tiles_m counts rows of tiles of all groups, at most.
+// Groups of rows, in device memory: tessera/matmul_grouped.h. They are the innermost dimension of the batch. With
+// offsets, all groups' rows are in one matrix, and tiles_m is an upper bound of the rows of tiles of all groups.
 struct matmul_group_params {
-    const int *starts; // offsets, or counts; 0: there are no groups
+    const int *starts; // offsets or counts; 0: no groups
     long long step;    // from one element to the next
-    long long bias;    // from one group's bias to the next's
+    long long bias;    // from one group's bias to the next group's
     int are_counts;
     int are_depths; // groups cut k, not m
 };
 
-// Scales of fp8: one for the tensor, or one for 128 of k of a line of a, or of 128 lines of b: at data + mn * its
-// number + k * that of the 128 of k. data 0: 1.
+// Scales of fp8: one for the tensor, or one per 128 of k for each line of a, or for 128 lines of b, at data + mn * line
+// number + k * number of the 128 of k. data 0: the scale is 1.
 struct matmul_scale {
     const float *data;
     long long mn, k, batch[3];
 };
 
 // c = act(alpha a b + bias) [alpha a b_up] + residual [+ c]. Lines of a and b run along k, or along m and n (is_mn).
-// Those of c and residual run along n. A tile is a block of c and, where k is split, a part of k.
+// Lines of c and residual run along n. A tile is a block of c and, if k is split, a part of k.
 struct matmul_params {
     struct matmul_operand a, b, b_up, residual, c;
     const void *bias;
-    float *partial; // of splits: (split, batch, [b, b_up], m, n) with partial_row floats a row
+    float *partial; // of splits: (split, batch, [b, b_up], m, n), partial_row floats per row
     long long m, n, k, batch[3], num_batches;
-    long long tiles_m, tiles_n, first_tile; // first_tile: that of this launch's first block
+    long long tiles_m, tiles_n, first_tile; // first_tile: the tile of this launch's first block
     long long k_of_split, partial_row;
     int num_splits;
-    int group_m; // tile rows that are gone over together, column by column, for the second-level cache
+    int group_m; // rows of tiles that are processed together, column by column, for cache reuse
     int a_is_mn, b_is_mn;
     int a_is_vector, b_is_vector; // lines start at multiples of 16 bytes
-    int c_is_vector;              // those of c, residual and bias too
+    int c_is_vector;              // so do lines of c, residual and bias
     int bias_is_f32, residual_is_f32, c_is_f32, activation, is_accumulating;
-    int has_sums; // shared memory has room for sums of parts of k
+    int has_sums; // shared memory has room for the sums of parts of k
     float alpha;
     struct matmul_group_params groups;
     struct matmul_scale a_scale, b_scale, b_up_scale;
-    int is_block_scaled, a_is_e5m2, b_is_e5m2; // of fp8 operands
+    int is_block_scaled, a_is_e5m2, b_is_e5m2; // for fp8 operands
 };
 
-// A stack of matrices of `lines` x `width` elements, copied line by line into another stack. With a source_step, elements
-// of a source line are not neighbours: it is transposed. The destination's are filled up with zeros.
+// A stack of matrices of `lines` x `width` elements, copied line by line into another stack. With source_step, elements
+// of a source line are not adjacent, and the copy transposes. The destination is padded with zeros.
 struct matmul_copy_params {
     const void *source;
     void *destination;
@@ -58,21 +59,22 @@ struct matmul_copy_params {
     long long lines, width, filled, batch[3], num_batches;
 };
 
-// g = dc act'(preact), rows of n: row r is row r % rows_of_batch of matrix r / rows_of_batch; those of g are contiguous.
+// g = dc act'(preact), rows of n elements. Row r is row r % rows_of_batch of matrix r / rows_of_batch; the rows of g
+// are contiguous.
 struct matmul_gradient_params {
     struct matmul_operand dc, preact;
     void *g;
     long long num_rows, rows_of_batch, n, batch[3];
     int activation, dtype;
-    int is_vector; // lines of all three start at multiples of 16 bytes
+    int is_vector; // lines of all three are 16-byte aligned
 };
 
-// Sums over groups of rows of n, numbered likewise: out is (groups, n), contiguous.
+// Sums over groups of rows of n elements, numbered in the same way; out is (groups, n), contiguous.
 struct matmul_sums_params {
     struct matmul_operand in;
     void *out;
     long long num_rows, rows_of_batch, n, batch[3], rows_of_group, num_groups;
-    int in_dtype, out_dtype, is_vector; // one matrix, rows at multiples of 16 bytes, n one of 4
+    int in_dtype, out_dtype, is_vector; // one matrix, rows 16-byte aligned, n a multiple of 4
 };
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The oracle: tessera/matmul.h in double, every element of c the sum over k in its order.
+// The oracle: tessera/matmul.h in double; every element of c is a sum over k in order.
 #include "core/core_activation.h"
 #include "core/core_dtype.h"
 #include "ops/matmul/matmul_backward.h"
@@ -12,9 +12,9 @@ static double scale(const struct matmul_matrix *t, int64_t i, int64_t j) {
     return t->data != NULL ? load(t, i, j) : 1;
 }
 
-enum { COLUMNS = MATMUL_SCALE_BLOCK }; // of a row of c at once: they share a scale of b
+enum { COLUMNS = MATMUL_SCALE_BLOCK }; // columns of a row computed at once: they share a scale of b
 
-// Up to COLUMNS elements of row i, from column j on. p: of one batch.
+// Up to COLUMNS elements of row i, from column j on. p holds one batch.
 static void products(const struct matmul_problem *p, const struct matmul_matrix *b,
                      const struct matmul_matrix *b_scale, int64_t i, int64_t j, int64_t count,
                      double *sum) {
@@ -30,7 +30,7 @@ static void products(const struct matmul_problem *p, const struct matmul_matrix 
     for (int64_t c = 0; c < count; c++) sum[c] *= p->alpha;
 }
 
-// The same elements of c, complete.
+// The same elements of c, with the epilogue.
 static void reference_elements(const struct matmul_problem *p, int64_t i, int64_t j,
                                int64_t count) {
     double sum[COLUMNS], up[COLUMNS], grad;
@@ -70,7 +70,7 @@ static double gradient(const struct matmul_backward_problem *p, const struct mat
     return load(dc, i, j) * grad;
 }
 
-// The whole sum over m (and, for a shared b, over the batches) of column j times a[., i], or times 1.
+// The complete sum over m (and over the batches, if b is shared) of column j times a[., i], or times 1.
 static double column_sum(const struct matmul_backward_problem *p, int64_t first_batch,
                          int64_t num_batches, bool is_bias, int64_t i, int64_t j) {
     const struct matmul_problem *product = &p->product;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul on CPU threads. The tiled variants share one task, a block of c over all of k, and differ in
-// where B comes from: panels that all threads packed before (packed), panels that the task packs as it
-// goes (local, and blocked, where all threads packed A before or each packs a panel of it at a time), or B itself (direct, and
-// streamed; for few rows many threads have blocks of k as tasks, matmul_parts_cpu.c). A
-// task is owned by one thread and k is cut in the same places whatever the number of threads, so results are too.
+// Matmul on CPU threads. The tiled variants share one kind of task, a block of c over all of k. They differ in the
+// source of B: panels that all threads packed before (packed), panels that the task packs itself (local; also blocked,
+// where A is packed by all threads before, or by each task one panel at a time), or B itself (direct and streamed; for
+// small m, many threads take blocks of k as tasks, matmul_parts_cpu.c). One thread owns a task, and k is cut in the
+// same places for any number of threads, so the results are the same too.
 #include <string.h>
 
 #include "cpu/gemm.h"
@@ -11,11 +11,11 @@
 
 enum {
     ROWS_OF_PACK_TASK = 4, // panels of A
-    // Elements of B that are packed to one panel, then to the next: 8 rows of 64 columns, whose lines follow each other.
+    // Elements of B packed into one panel before the next: 8 rows of 64 columns, whose lines are adjacent.
     PACK_STEP = 512,
     LEAST_PACK = 4096, // of all panels
-    // Floats from the first row of B to the last, up to which it is packed beside products: a panel touches every row, and
-    // further ones miss the translation caches each time.
+    // Floats from the first to the last row of B up to which B is packed beside products. A panel touches every row;
+    // rows farther apart miss the TLB each time.
     PASSED_FLOATS = 256 << 10,
 };
 
@@ -27,10 +27,10 @@ struct work {
     enum matmul_b_source source;
     struct matmul_layout layout;
     float *shared;  // panels of b, then of b_up: [batch][panel][k][nr]; or of a, see shared_rows
-    float *threads; // thread_floats for each
-    int64_t first_batch, num_batches; // the stripe at hand
+    float *threads; // thread_floats per thread
+    int64_t first_batch, num_batches; // the current stripe
     int64_t first_row, num_rows, first_col, num_cols;
-    int64_t pack_depth; // steps of k of a shared panel that a task packs
+    int64_t pack_depth; // steps of k of a shared panel per packing task
 };
 
 static float *shared_panel(const struct work *w, int64_t batch, int64_t col, bool is_up) {
@@ -39,7 +39,7 @@ static float *shared_panel(const struct work *w, int64_t batch, int64_t col, boo
            (batch - w->first_batch) * w->layout.stripe_cols * k + (col - w->first_col) * k;
 }
 
-// ---- Packing the shared panels: a task is pack_depth steps of one of nr columns -------------------
+// ---- Packing the shared panels: a task is pack_depth steps of nr columns --------------------------
 
 static void pack_task(void *arg, int64_t index, int thread) {
     (void)thread;
@@ -60,7 +60,8 @@ static void pack_task(void *arg, int64_t index, int thread) {
     matmul_scale_b(&scale, step, depth, col, nr, panel);
 }
 
-// Rows from `row`, a multiple of mr, for steps [step, step + depth) of one block of k: [batch][block][panel][depth][mr].
+// The panels of rows from `row` on, a multiple of mr, for steps [step, step + depth) of one block of k:
+// [batch][block][panel][depth][mr].
 static float *shared_rows(const struct work *w, int64_t batch, int64_t row, int64_t step,
                           int64_t depth) {
     int64_t rows = w->layout.stripe_rows;
@@ -88,7 +89,7 @@ static void pack_rows_task(void *arg, int64_t index, int thread) {
 
 struct block {
     int64_t batch, row, col, m, n;
-    struct matmul_problem p; // its matrices are those of the batch
+    struct matmul_problem p; // with the matrices of one batch
     float *panels, *a_rows, *acc, *up;
 };
 
@@ -99,7 +100,7 @@ static void pack_a(const struct work *w, const struct block *t, int64_t row, int
     matmul_scale_a(&t->p.a_scale, row, m, step, depth, w->gemm->mr, t->a_rows);
 }
 
-// Rows [row, row + m) of A, steps [step, step + depth), as the micro-kernel takes them.
+// Rows [row, row + m) of A, steps [step, step + depth), in the form that the micro-kernel takes.
 static const float *load_a(const struct work *w, const struct block *t, int64_t step, int64_t depth,
                            enum gemm_a_form *form, int64_t *stride) {
     const struct matmul_matrix *a = &t->p.a;
@@ -119,7 +120,7 @@ static const float *load_a(const struct work *w, const struct block *t, int64_t 
     return t->a_rows;
 }
 
-// Panels of the task's own.
+// Packs panels for this task only.
 static void pack_b(const struct work *w, const struct block *t, bool is_up, int64_t step,
                    int64_t depth) {
     const struct matmul_matrix *b = is_up ? &t->p.b_up : &t->p.b;
@@ -154,7 +155,7 @@ static void multiply_step(const struct work *w, const struct block *t, bool is_u
     }
     const float *panels;
     int64_t panel_stride;
-    bool packs_first = false; // the first rows of A leave panels behind them
+    bool packs_first = false; // the first rows of A leave packed panels
     if (w->source == MATMUL_SHARED_PANELS) {
         panels = shared_panel(w, t->batch, t->col, is_up) + step * nr;
         panel_stride = t->p.k * nr;
@@ -165,8 +166,8 @@ static void multiply_step(const struct work *w, const struct block *t, bool is_u
                       matmul_is_rows_of_floats(b) && depth * b->row <= PASSED_FLOATS;
         if (!packs_first) pack_b(w, t, is_up, step, depth);
     }
-    // Few columns: a panel of A is packed, multiplied, and the next one takes its place in the first-level cache. Rows of A
-    // in place meet all panels some at a time, which stay in the second-level cache meanwhile.
+    // Few columns: each panel of A is packed and multiplied, and the next one replaces it in the first-level cache.
+    // Rows of A in place: some rows at a time go through all panels, which stay in the second-level cache.
     int64_t rows = w->layout.is_a_passing ? w->gemm->mr : w->plan->grain;
     int64_t a_step = w->layout.is_a_passing ? 0 : a_stride;
     for (int64_t i = 0; i < t->m; i += rows) {
@@ -182,7 +183,7 @@ static void multiply_step(const struct work *w, const struct block *t, bool is_u
     }
 }
 
-// All of it: t says which block of which product it is, with sizes cut to those of c.
+// Multiplies a block completely. t says which block of which product; its size is cut to that of c.
 static void multiply_block(const struct work *w, struct block *t, int thread) {
     const struct matmul_problem *p = &t->p;
     float *own = w->threads + thread * w->layout.thread_floats;
@@ -218,7 +219,7 @@ static void block_task(void *arg, int64_t index, int thread) {
     const struct work *w = arg;
     int64_t cols = tsri_ceil_div(w->num_cols, w->plan->block_n);
     int64_t rows = tsri_ceil_div(w->num_rows, w->plan->block_m);
-    // Column blocks outside, rows inside: threads that run side by side share B.
+    // Column blocks outside, rows inside: threads that run at the same time share B.
     struct block t = {.batch = w->first_batch + index / (rows * cols),
                       .row = w->first_row + index % rows * w->plan->block_m,
                       .col = w->first_col + index / rows % cols * w->plan->block_n};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which variants can serve a product on the CPU; which of them does is a choice (matmul_cpu_choice.c). Pure.
+// Which variants can serve a product on the CPU. The choice among them is in matmul_cpu_choice.c. Pure.
 #include "ops/matmul/matmul_problem.h"
 
 TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct matmul_problem, a.dtype)
@@ -22,7 +22,7 @@ bool matmul_can_be_streamed(const void *problem, const struct tsri_limits *limit
            (p->b.dtype == TSR_F32 || (is_16_bits && limits->isa == TSR_ISA_AVX2));
 }
 
-// Measured on one thread, where tiles gain the most (docs/kernels/matmul_cpu.md).
+// Measured on one thread, where tiles gain most (docs/kernels/matmul_cpu.md).
 bool matmul_has_long_columns(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_wide = limits->isa == TSR_ISA_AVX512, is_half = p->b.dtype != TSR_F32;
     if (!matmul_has_columns(p) || p->groups.starts.data != NULL) return false;

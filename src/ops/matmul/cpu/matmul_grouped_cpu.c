@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Grouped matmul on the CPU: what a group's product is, plans, and the oracle. The blocks of all groups are tasks of one loop, so
-// that threads share small groups and large ones alike; each packs the part of b that it needs. Plans follow the sizes
-// of equal groups, never the values of offsets, which a prepared call may change.
+// Grouped matmul on the CPU: a group's product, plans, and the oracle. The blocks of all groups are tasks of one loop,
+// so threads share small and large groups alike; each task packs the part of b that it needs. Plans assume equal groups
+// and never depend on the values of offsets, which may change after a prepare.
 #include <string.h>
 
 #include "ops/matmul/cpu/matmul_cpu_choice.h"
 #include "ops/matmul/matmul_groups.h"
 
 enum {
-    LEAST_M = 48,  // rows of a block: unequal groups may be larger than their mean
-    MOST_M = 512,  // that one task packs b for
-    DEPTH_K = 512, // where groups cut k: blocks of it are the same for every group
+    LEAST_M = 48,  // rows of a block; unequal groups may be larger than their mean
+    MOST_M = 512,  // rows for which one task packs b
+    DEPTH_K = 512, // if groups cut k: every group has the same blocks of it
 };
 
 static int64_t rows_of_group(const struct matmul_groups *groups, int64_t group, int64_t *first) {
@@ -59,7 +59,7 @@ static size_t table_bytes(const struct matmul_problem *p) {
     return tsri_round_up((size_t)(p->num_batches + 1) * sizeof(int64_t), 64);
 }
 
-// Rows of a, where they are not as they lie, products and those with b_up, of a block of few rows.
+// Floats of a block of few rows: rows of a (unless used in place), products, and products with b_up.
 static int64_t few_floats(const struct matmul_problem *p, const struct tsri_limits *limits,
                           const struct tsri_plan *plan) {
     if (p->groups.are_depths || (limits->flags & TSR_BATCH_INVARIANT) != 0) return 0;
@@ -88,12 +88,13 @@ struct matmul_group_blocks matmul_group_blocks(const struct matmul_problem *p,
     return blocks;
 }
 
-// As matmul chooses for a product of its own. Up to 16 rows only: bits of more may not follow how many there are.
+// Whether matmul would choose "skinny" for this product alone. Up to 16 rows only: with more, bits must not depend on
+// their number.
 static bool is_few(const struct matmul_problem *one, const struct tsri_limits *limits,
                    bool has_units) {
     if ((limits->flags & TSR_BATCH_INVARIANT) != 0 || one->m > MATMUL_SKINNY_M) return false;
     if (!matmul_is_skinny(one, limits)) return false;
-    // amx_bf16 serves up to MATMUL_ROWS_OF_PASS rows by turning the product, as it turns no groups.
+    // Up to MATMUL_ROWS_OF_PASS rows, amx_bf16 would transpose the product, which it cannot do with groups.
     bool may_pack = one->m > MATMUL_ROWS_OF_PASS || limits->bf16.is_dot_fast;
     if (has_units && may_pack && matmul_prefer_mixed(one, limits) != NULL) return false;
     bool is_in_place = matmul_can_use_b_in_place(one, limits);
@@ -109,7 +110,7 @@ bool matmul_group_is_done_as_few(const struct matmul_group_blocks *blocks,
     if (blocks->few_floats == 0) return false;
     bool by_units = has_units && one->m <= MATMUL_SKINNY_M && matmul_suits_skinny_bf16(one, limits);
     if (!by_units && !is_few(one, limits, has_units)) return false;
-    // On Intel `skinny` serves a product of its own beside tiles that turn it, or by steps as tasks; groups have neither.
+    // Intel: for a single product, `skinny` competes with transposing tiles and with steps as tasks; groups have neither.
     by_units =
         by_units || (has_units && !limits->bf16.is_dot_fast && matmul_has_skinny_bf16(one, limits));
     matmul_skinny_block(limits, one, by_units, blocks->is_far, at.row, at.col,
@@ -157,7 +158,7 @@ void matmul_grouped_plan_mixed(const void *problem, const struct tsri_limits *li
     plan->workspace_bytes += more_bytes(p, limits, plan);
 }
 
-// A block is as many whole rows as are a task of matmul's.
+// A block has as many whole rows as a task of matmul.
 void matmul_grouped_plan_naive(const void *problem, const struct tsri_limits *limits,
                                struct tsri_plan *plan) {
     const struct matmul_problem *p = problem;

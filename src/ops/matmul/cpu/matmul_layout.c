@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// What plans on the CPU share, and runs ask again: the threads that a product is worth, blocks of equal size, the workspace of the
-// tiled variants. Pure.
+// Shared by plans and runs on the CPU: the number of threads that a product is worth, blocks of equal size, and the
+// workspace of the tiled variants. Pure.
 #include "ops/matmul/matmul_problem.h"
 
 enum {
-    STRIPE_FLOATS = 16 << 20, // shared panels of B: 64 MiB at most, but for very deep products
-    // What else there is to a multiplication: an element of b costs as much as so many rows of it where it is packed, or read;
-    // an element of c so many multiplications where it is stored, or goes through an epilogue; columns fill panels or vectors.
+    STRIPE_FLOATS = 16 << 20, // shared panels of B: at most 64 MiB, except for very large k
+    // Costs in multiplications. An element of b costs as much as so many rows if it is packed or read. An element of c
+    // costs so many multiplications if it is stored or goes through an epilogue. Columns are rounded up to panels or
+    // vectors.
     ROWS_OF_PACKING = 8,
-    ROWS_OF_TURNING = 20, // where its columns are contiguous,
-    // and where many threads have few of them, of more steps than these.
+    ROWS_OF_TURNING = 20, // if the columns of b are contiguous,
+    // and if each of many threads has few columns, with more steps than these.
     ROWS_OF_TURNING_FEW = 64,
     TURNING_SHALLOW_K = 64,
     ROWS_OF_READING = 4,
     STORING = 8,
     FINISHING = 32,
     COLUMNS_OF_VECTOR = 16,
-    LEAST_COLUMNS = 48, // fewer do not fill the tiles' pipelines
+    LEAST_COLUMNS = 48, // fewer columns do not fill the tiles' pipelines
 };
 
-// In double: products of sizes that each fit may not.
+// Computed in double, because the product of the sizes may overflow an integer.
 int matmul_threads(const struct matmul_problem *p, const struct tsri_limits *limits, bool packs) {
     if (limits->num_threads == 1 || p->n == 0) return 1;
     bool is_dear = matmul_is_crowded(limits) && p->k > TURNING_SHALLOW_K;
@@ -46,7 +47,7 @@ int64_t matmul_pack_depth(int64_t k, int64_t panels, int num_threads) {
 
 struct matmul_layout matmul_layout(const struct matmul_problem *p, const struct tsri_plan *plan,
                                    enum matmul_b_source source, bool is_blocked) {
-    enum { PANEL_ROWS = 8, PANEL_COLS = 64 }; // at least those of a panel of A, of B
+    enum { PANEL_ROWS = 8, PANEL_COLS = 64 }; // upper bounds of the panels of A and B
     bool is_a_shared = is_blocked && p->n > MATMUL_PASSING_N;
     struct matmul_layout l = {.is_a_shared = is_a_shared,
                               .is_a_passing = is_blocked && !is_a_shared};

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul of bf16 operands by the units that multiply bf16, on CPU threads. As the tiled variants of
-// matmul_cpu.c, but the sums of a task always lie in its own scratch: whole tiles are written,
-// and strides of c are often powers of two. Panels of B are shared where several tasks read them. Blocks of k
-// are the same whatever the number of threads and, above skinny's rows, m, so results are too.
+// Matmul of bf16 operands by the units that multiply bf16, on CPU threads. Works like the tiled variants of
+// matmul_cpu.c, except that a task's sums are always in its own scratch: whole tiles are written, and strides of c are
+// often powers of two. Panels of B are shared if several tasks read them. Blocks of k are the same for any number of
+// threads and, above skinny's rows, for any m, so the results are too.
 //
-// Few rows beside columns of b that are contiguous: the product of the transposed matrices, whose sums are turned back before the
-// epilogue. Few long columns: blocks of k are summed apart, each a task where there are too few others, and added in order.
+// For small m with contiguous columns of b, the transposed matrices are multiplied, and the sums are transposed back
+// before the epilogue. For a few long columns, blocks of k are summed separately, as tasks of their own if there are
+// too few others, and added in order.
 #include <string.h>
 
 #include "cpu/gemm.h"
@@ -20,12 +21,12 @@ struct work {
     const struct matmul_kernels *kernels;
     struct matmul_mixed_layout layout;
     float *shared;  // panels of b, then of b_up: [batch][panel][k / 2][64][2]
-    float *threads; // thread_floats for each
-    float *sums;    // of the blocks of k of a block of c, [block][part]
-    int64_t first_batch, num_batches, first_col, num_cols; // the stripe at hand
-    int64_t pack_depth; // steps of k of a shared panel that a task packs
+    float *threads; // thread_floats per thread
+    float *sums;    // of the blocks of k, for each block of c: [block][part]
+    int64_t first_batch, num_batches, first_col, num_cols; // the current stripe
+    int64_t pack_depth; // steps of k of a shared panel per packing task
     bool is_a_in_place; // whole strips of it, and halves
-    bool is_turned;     // p is of the transposed matrices, but for c
+    bool is_turned;     // p holds the transposed matrices, except c
 };
 
 static uint16_t *pairs(float *x) { return (uint16_t *)(void *)x; }
@@ -38,7 +39,7 @@ static int64_t round_depth(int64_t k) { return (int64_t)tsri_round_up((size_t)k,
 
 // ---- Packing B --------------------------------------------------------------------------------
 
-// n <= 64 columns from (step, col) on.
+// Packs n <= 64 columns from (step, col) on.
 static void pack_panel(const struct work *w, const struct matmul_matrix *b, int64_t step,
                        int64_t depth, int64_t col, int64_t n, float *panel) {
     const uint16_t *from = elements(b, step, col);
@@ -55,7 +56,7 @@ static float *shared_panel(const struct work *w, int64_t batch, int64_t col, boo
     return w->shared + (is_up ? w->layout.stripe_floats : 0) + panels * w->layout.panel_floats;
 }
 
-// A task is pack_depth steps of one panel of 64 columns.
+// A task packs pack_depth steps of one panel of 64 columns.
 static void pack_task(void *arg, int64_t index, int thread) {
     (void)thread;
     const struct work *w = arg;
@@ -77,13 +78,13 @@ static void pack_task(void *arg, int64_t index, int thread) {
 
 struct block {
     int64_t batch, row, col, m, n;
-    struct matmul_problem p; // its matrices are those of the batch
+    struct matmul_problem p; // with the matrices of one batch
     float *panels, *a_rows, *acc, *up;
-    float *part; // NULL, or where a block of k behind the first one is summed before it is added
+    float *part; // NULL, or where each block of k after the first is summed before it is added
 };
 
-// Panels of the block for steps [step, step + depth). Of the transposed product they are of a: b_up, which comes first, leaves
-// them to b.
+// The block's panels for steps [step, step + depth). In a transposed product they come from a: b_up runs first and
+// leaves its panels to b.
 static const float *panels_of(const struct work *w, const struct block *t, bool is_up, int64_t step,
                               int64_t depth) {
     bool is_of_up = is_up && !w->is_turned, is_packed = w->is_turned && t->up != NULL && !is_up;
@@ -108,7 +109,7 @@ static void pack_strip(const struct work *w, const struct block *t, const struct
                         stride);
 }
 
-// m rows of sums from `row` of the block on go through the epilogue; columns, where it is of the transposed product.
+// Applies the epilogue to m rows of sums from the block's row `row` on; in a transposed product, to columns.
 static void finish_rows(const struct work *w, const struct block *t, int64_t row, int64_t m) {
     enum { COLS = 32 };
     int64_t stride = w->layout.tile_stride;
@@ -128,14 +129,15 @@ static void finish_rows(const struct work *w, const struct block *t, int64_t row
     }
 }
 
-// to (m x n) += from.
+// Adds the m x n sums in `from` to `to`.
 static void add_sums(const struct work *w, int64_t m, int64_t n, const float *from, float *to) {
     int64_t stride = w->layout.tile_stride;
     for (int64_t i = 0; i < m; i++)
         w->kernels->add_row(TSR_F32, from + i * stride, to + i * stride, n);
 }
 
-// m rows from `row` of the block on; of those in place whole steps of depth, and what is left of k as a copy with zeros behind it.
+// Multiplies m rows from the block's row `row` on. Rows in place use whole steps of depth; the rest of k is copied and
+// padded with zeros.
 static void multiply_strip(const struct work *w, const struct block *t,
                            const struct matmul_matrix *a, int64_t row, int64_t m, int64_t step,
                            int64_t depth, bool is_in_place, struct gemm_bf16_product *product) {
@@ -157,8 +159,8 @@ static void multiply_strip(const struct work *w, const struct block *t,
     w->gemm->multiply(product);
 }
 
-// One matrix B over one block of k. After the last of them, is_last, rows go through the epilogue while they
-// are in cache.
+// Multiplies by one matrix B over one block of k. After the last block (is_last), rows go through the epilogue while
+// they are in the cache.
 static void multiply_step(const struct work *w, const struct block *t, bool is_up, int64_t step,
                           int64_t depth, bool is_last) {
     const float *panels = panels_of(w, t, is_up, step, depth);
@@ -175,7 +177,7 @@ static void multiply_step(const struct work *w, const struct block *t, bool is_u
                                             .is_accumulating = step > 0 && !is_apart,
                                             .is_b_streamed = true};
         m = tsri_min(strip, t->m - i);
-        // Half a strip stays in place too, where the columns that meet the rest once more are few.
+        // Half a strip also stays in place, if only few columns go through the remaining rows again.
         if (w->is_a_in_place && m < strip && m > strip / 2 && t->n <= GEMM_BF16_NR) m = strip / 2;
         bool is_in_place = w->is_a_in_place && m % (strip / 2) == 0;
         multiply_strip(w, t, a, i, m, step, depth, is_in_place, &product);
@@ -184,17 +186,17 @@ static void multiply_step(const struct work *w, const struct block *t, bool is_u
     }
 }
 
-// A thread's scratch for it.
+// Sets the block's pointers into the thread's scratch.
 static void set_scratch(const struct work *w, struct block *t, int thread) {
     const struct matmul_mixed_layout *l = &w->layout;
     t->panels = w->threads + thread * l->thread_floats;
     t->a_rows = t->panels + l->private_floats;
     t->acc = t->a_rows + l->a_floats;
     t->up = t->p.b_up.data != NULL ? t->acc + l->tile_floats : NULL;
-    t->part = l->part_floats > 0 ? t->acc + l->tile_floats : NULL; // there is no up then
+    t->part = l->part_floats > 0 ? t->acc + l->tile_floats : NULL; // used only without b_up
 }
 
-// All of it: t says which block of which product it is, with sizes cut to those of c.
+// Multiplies a block completely. t says which block of which product; its size is cut to that of c.
 static void multiply_block(const struct work *w, struct block *t, int thread) {
     const struct matmul_problem *p = &t->p;
     const struct matmul_mixed_layout *l = &w->layout;
@@ -244,7 +246,7 @@ static void spread(tsr_context *ctx, struct work *w, int64_t num_tasks,
     tsri_parallel_on(ctx, threads, num_tasks, task, w);
 }
 
-// ---- Blocks of k that are tasks of their own, added in order ----------------------------------
+// ---- Blocks of k as separate tasks, added in order ----------------------------------------------
 
 static float *sums_of(const struct work *w, int64_t block, int64_t part) {
     return w->sums + (block * w->layout.num_parts + part) * w->layout.sums_floats;
@@ -275,11 +277,11 @@ static void add_task(void *arg, int64_t index, int thread) {
 }
 
 static void run_parts(tsr_context *ctx, struct work *w) {
-    enum { ADDED = 32 << 10 }; // that are worth more than one thread
+    enum { ADDED = 32 << 10 }; // sums that are worth a further thread
     int64_t blocks = w->plan->num_tasks / w->layout.num_parts;
     w->num_batches = w->p->num_batches;
     w->num_cols = w->p->n;
-    // A thread for each part even where work is worth fewer: one that has two lasts as long as all.
+    // One thread per part even if the work is worth fewer: a thread with two parts would decide the time.
     int worth = matmul_mixed_threads(w->p, tsri_context_limits(ctx));
     int threads = (int)tsri_max(worth, w->layout.num_parts);
     tsri_parallel_on(ctx, threads, w->plan->num_tasks, part_task, w);

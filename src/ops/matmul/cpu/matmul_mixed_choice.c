@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the units that multiply bf16 serve, AMX and vdpbf16ps: tables of what was measured (docs/kernels/matmul_cpu_bf16.md and
-// matmul_cpu_amd.md). Up to 16 rows by the problem, above by n and k alone. Pure.
+// When the units that multiply bf16 (AMX and vdpbf16ps) are best, from tables of measurements
+// (docs/kernels/matmul_cpu_bf16.md and matmul_cpu_amd.md). Up to 16 rows by the problem, above by n and k only. Pure.
 #include "ops/matmul/cpu/matmul_cpu_choice.h"
 
 enum {
-    FEWEST_ROWS = 7,    // of tiles, in general
-    LEAST_TILES_K = 64, // below, tiles cost more than they save, but for many rows and columns
+    FEWEST_ROWS = 7,    // usual minimum of rows for tiles
+    LEAST_TILES_K = 64, // below, tiles cost more than they save, except with many rows and columns
     LEAST_TILES_N = 48,
-    LEAST_WIDE_N = 256, // of five rows beside columns of b
+    LEAST_WIDE_N = 256, // for five rows with columns of b
     MOST_SKINNY_COLUMNS = 4,
-    // Of vdpbf16ps where it is twice as fast as FMA: steps, which are padded to 32, fewer of some columns, more of few; and beside
-    // columns of b rows, the least columns, and the most steps of less than FEWEST_ROWS.
+    // For vdpbf16ps at twice the rate of FMA: minimum of steps (padded to 32), less with some columns, more with few.
+    // With columns of b: minimum of rows and of columns, and maximum of steps for fewer than FEWEST_ROWS rows.
     LEAST_DOTS_K = 24,
     LEAST_WIDE_DOTS_K = 16,
     DOTS_WIDE_N = 64,
@@ -18,14 +18,16 @@ enum {
     DOTS_M = 4,
     DOTS_N = 48,
     DOTS_K = 256,
-    // Rows of b 4 KiB apart, or a multiple, in elements of bf16 (matmul_is_falling's are floats); and b no further than the caches.
+    // Stride in bf16 elements of rows of b that are a multiple of 4 KiB apart (matmul_is_falling counts floats), for b
+    // within the caches.
     FALLING_STRIDE = 2048,
     FALLING_ELEMENTS = 4 << 20,
 };
 
 static bool is_bf16(const struct matmul_problem *p) { return p->a.dtype == TSR_BF16; }
 
-// The tables: one thread of a Xeon (docs/kernels/matmul_cpu_bf16.md). Beside dot products, columns of b in place.
+// The tables are from one thread of a Xeon (docs/kernels/matmul_cpu_bf16.md). Tiles with columns of b in place, against
+// dot products.
 static bool suits_turned(const struct matmul_problem *p) {
     if (!matmul_is_turned(p, 0, 1)) return false;
     bool is_deep = p->k > 2048;
@@ -40,7 +42,7 @@ static bool suits_turned(const struct matmul_problem *p) {
     }
 }
 
-// Beside dot products, b packed: the longer these are the less they cost.
+// Tiles with packed b, against dot products, which cost less the longer they are.
 static bool suits_tiles_cols(const struct matmul_problem *p) {
     if (p->m <= 4 || p->n <= MOST_SKINNY_COLUMNS) return false;
     if (p->m < FEWEST_ROWS)
@@ -51,10 +53,10 @@ static bool suits_tiles_cols(const struct matmul_problem *p) {
     return p->m >= 12 && ((p->n == 16 && p->k < 256) || (p->m >= 13 && p->k >= 384));
 }
 
-// Beside rows of b that are multiplied one by one.
+// Tiles against rows of b that are multiplied one by one.
 static bool suits_tiles_rows(const struct matmul_problem *p) {
     int64_t k = p->k;
-    if (p->n < LEAST_TILES_N) { // rows from which on, of at most a vector of columns, and of more
+    if (p->n < LEAST_TILES_N) { // minimum of rows for up to one vector of columns, and for more
         if (p->n <= 1) return false;
         if (p->n <= 16)
             return p->m >= (k >= 1024 ? 6 : k >= 384 ? 7 : k >= 192 ? 8 : k >= 96 ? 12 : 13);
@@ -71,8 +73,8 @@ static bool suits_tiles_rows(const struct matmul_problem *p) {
     }
 }
 
-// Of fewer than LEAST_TILES_K steps: from which on tiles, which pad them to 32 and have 16 rows, take less time than what widens b.
-// The more rows and columns, the fewer; above skinny's rows by columns alone.
+// Fewer than LEAST_TILES_K steps: the number of steps from which tiles, which pad steps to 32 and have 16 rows, are
+// faster than widening b. It falls with rows and columns; above skinny's rows it depends on columns only.
 static bool suits_shallow_tiles(const struct matmul_problem *p) {
     enum { NO = LEAST_TILES_K };
     static const int64_t cols[] = {0, 17, 33, 64, 96, 192, 256, 512, INT64_MAX, INT64_MAX};
@@ -99,7 +101,7 @@ static bool suits_tiles(const struct matmul_problem *p) {
     return matmul_has_columns(p) ? suits_turned(p) || suits_tiles_cols(p) : suits_tiles_rows(p);
 }
 
-// Of vdpbf16ps: one thread of an EPYC (Zen 4). b packed, beside products in fp32.
+// For vdpbf16ps, from one thread of an EPYC (Zen 4): packed b, against products in fp32.
 static bool suits_dots(const struct matmul_problem *p) {
     if (p->k < (p->n >= DOTS_WIDE_N ? LEAST_WIDE_DOTS_K : LEAST_DOTS_K)) return false;
     if (p->m > MATMUL_SKINNY_M) return true;
@@ -108,8 +110,8 @@ static bool suits_dots(const struct matmul_problem *p) {
     return has_many ? p->n >= 16 : p->m >= DOTS_M && p->n >= DOTS_N && p->k <= DOTS_K;
 }
 
-// b in place, on AMD. By columns, dot products end in a sum over lanes, which short ones do not repay; by rows, three passes over
-// rows of b that fall on the same lines of the first level lose to panels.
+// vdpbf16ps with b in place, on AMD. Columns: dot products end in a sum over lanes, which does not pay for short ones.
+// Rows: three passes over rows of b that map to the same sets of the first-level cache are slower than panels.
 static bool suits_skinny_dots_amd(const struct matmul_problem *p) {
     static const int64_t cols[] = {0,         25,        33,        65,        129,
                                    INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX};
@@ -124,8 +126,9 @@ static bool suits_skinny_dots_amd(const struct matmul_problem *p) {
     return !is_falling || p->m <= 2 * MATMUL_ROWS_OF_PASS;
 }
 
-// The same on Intel, where vdpbf16ps is no faster than FMA but takes bf16 as it is: the most rows by steps and columns from which
-// on. More rows, steps or columns have tiles; many columns of few steps are widened and multiplied in fp32.
+// The same on Intel, where vdpbf16ps is no faster than FMA but reads bf16 directly: maximum of rows by bands of steps
+// and columns. With more rows, steps or columns, tiles are faster; many columns with few steps are widened and
+// multiplied in fp32.
 enum { DOT_STEP_BANDS = 8, DOT_COLUMN_BANDS = 9 };
 static bool suits_skinny_dots_intel(const struct matmul_problem *p) {
     static const int64_t steps[DOT_STEP_BANDS] = {1, 16, 32, 64, 128, 256, 512, 3000};
@@ -153,12 +156,13 @@ bool matmul_suits_skinny_bf16(const struct matmul_problem *p, const struct tsri_
     return limits->bf16.is_dot_fast ? suits_skinny_dots_amd(p) : suits_skinny_dots_intel(p);
 }
 
-// By n and k alone for all rows but skinny's: a row's result is the same beside any others. Under the flag by k alone:
-// backward takes a gradient that is stored by columns as the transpose of itself, whose n are the rows.
+// Depends on n and k only, except for skinny's rows: a row's result is the same among any other rows. Under the flag it
+// depends on k only, because backward computes a gradient that is stored by columns as its own transpose, whose n is
+// the number of rows.
 const char *matmul_prefer_mixed(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
     if (!is_bf16(p)) return NULL;
-    // Few columns want many tasks, which tiles can't have.
+    // Few columns need many tasks, which tiles cannot have.
     if (!is_invariant && matmul_has_long_columns(p, limits) && p->n <= MOST_SKINNY_COLUMNS)
         return NULL;
     if (tsri_can_use_tiles(limits->bf16)) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of few rows whose k is cut too: a task is block_n columns of one block of k, and whoever ends the last block of
-// those columns adds their sums, in the order of one thread, and finishes them. So a thread has long runs of some rows of B,
-// which the processor fetches by itself and which keep their places in its second-level cache from call to call; a few columns of
-// many rows that are a multiple of 4 KiB apart fall on the same lines of it.
+// Products of small m whose k is cut too. A task is block_n columns of one block of k. The thread that finishes the
+// last block of those columns adds their sums, in the same order as one thread, and finishes them. So a thread has long
+// runs of some rows of B, which the hardware prefetches and which stay in its second-level cache from call to call. A
+// few columns of many rows a multiple of 4 KiB apart would map to the same cache sets.
 #include <stdatomic.h>
 
 #include "cpu/gemm.h"
@@ -15,8 +15,8 @@ struct work {
     const struct matmul_kernels *kernels;
     enum matmul_parts_kernel kernel;
     struct matmul_parts_layout layout;
-    char *counts; // of blocks that are done, for each block of columns
-    float *rows;  // of A, for each thread
+    char *counts; // number of finished blocks, for each block of columns
+    float *rows;  // of A, per thread
     float *sums;  // [block of k][m][stride]
 };
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Blocks and grids of matmul's variants on the CPU. Pure.
 //
-// A task is block_m rows by block_n columns of c over all of k, in steps of block_k: a panel of B of that depth (nr columns) and
-// the rows of A fit the second-level cache together; plan->grain is how many rows meet all of a task's panels at a time. Small A
-// of which a task passes all rows (matmul_is_passing) stay there by themselves. Sizes after docs/kernels/matmul_cpu.md.
+// A task is block_m rows by block_n columns of c over all of k, in steps of block_k. A panel of B of that depth (nr
+// columns) and the rows of A fit the second-level cache together; plan->grain is the number of rows that go through all
+// panels of a task at a time. If a task passes all rows of a small A (matmul_is_passing), A stays there without that.
+// Sizes follow docs/kernels/matmul_cpu.md.
 #include <math.h>
 
 #include "ops/matmul/matmul_problem.h"
@@ -12,47 +13,47 @@
 
 enum {
     BLOCK_M = 96,
-    LOCAL_BLOCK_M = 256,    // a task that packs for itself wants many rows to use it on
-    BLOCK_N = 128,          // narrow: two threads seldom read the same panel of B at once
-    BLOCKED_M = 1024,       // of blocked, to which each panel of B that it packs serves
-    BLOCKED_ALONE_M = 2048, // and of one thread, which needs no tasks to share
+    LOCAL_BLOCK_M = 256,    // many rows, so that a task's packing pays
+    BLOCK_N = 128,          // narrow, so two threads seldom read the same panel of B at once
+    BLOCKED_M = 1024,       // rows of "blocked", all of which use a packed panel of B,
+    BLOCKED_ALONE_M = 2048, // with one thread, which needs no tasks to share
     BLOCKED_TALL_M = 4096,
-    BLOCKED_LOW_M = 512, // and where sums need a place of their own
+    BLOCKED_LOW_M = 512, // if the sums need a tile of their own
     BLOCKED_LEAST_M = 256,
-    NARROW_LEAST_M = 48,    // of a single panel,
-    PART_N = 32,            // which is halved beside fewer rows from so many columns on
-    BLOCKED_N = 256,        // its B lies in the second-level cache
-    BLOCKED_WHOLE_N = 512,  // one thread takes so many at once: its rows of A are packed but once
-    BLOCKED_NARROW_N = 128, // where that is small
+    NARROW_LEAST_M = 48,    // minimum of rows with a single panel,
+    PART_N = 32,            // which is halved with fewer rows and more columns than this
+    BLOCKED_N = 256,        // columns of "blocked"; their B stays in the second-level cache
+    BLOCKED_WHOLE_N = 512,  // with one thread: rows of A are then packed once
+    BLOCKED_NARROW_N = 128, // with a small second-level cache
     BLOCKED_SMALL_L2 = 768 << 10,
-    SHALLOW_K = 64, // where a task of the usual size has little to do,
+    SHALLOW_K = 64, // so few steps that a task of the usual size has little work
     SHALLOW_N = 512,
-    PASSING_FLOATS = 1 << 20, // of an A that stays in the caches
-    // What a task's packing costs, in rows and columns of products; A in place is read again.
+    PASSING_FLOATS = 1 << 20, // size of an A that stays in the caches
+    // Costs of a task's packing, in rows and columns of products; A in place is read again.
     PACKED_B_ROWS = 8,
     PACKED_A_COLS = 4,
     PLACED_A_COLS = 1,
-    EVEN_TASKS = 8, // of each of two or three threads: more come out equal by themselves
-    CROWD_M = 132,  // of many threads: rows
+    EVEN_TASKS = 8, // tasks per thread (two or three threads); more balance by themselves
+    CROWD_M = 132,  // with many threads: rows
     CROWD_N = 64,   // and columns of a task,
-    // rows where threads would have nothing: half beside a b of next to nothing, a quarter beside a quarter of that.
+    // minimum of rows if threads would be idle: half with a tiny b, a quarter with a quarter of that.
     CROWD_LEAST_M = 48,
     CROWD_CHEAP_B = 16 << 10,
-    FLAT_K = 48,                   // so few steps that rows are cut first,
-    FLAT_N = 2048,                 // columns of a task then,
-    FLAT_M = 48,                   // rows at most,
-    FLAT_LEAST_FLOATS = 256 << 10, // on few threads where c is as large as this
-    FLAT_PACKED_K = 16, // the same where each task packs b: steps, and rows from which on
+    FLAT_K = 48,                   // so few steps that rows are cut first;
+    FLAT_N = 2048,                 // then the columns of a task,
+    FLAT_M = 48,                   // the maximum of rows,
+    FLAT_LEAST_FLOATS = 256 << 10, // and with few threads the minimum size of c
+    FLAT_PACKED_K = 16, // the same if each task packs b: maximum of steps, minimum of rows
     FLAT_PACKED_M = 32,
-    CROWD_WORK = 512 << 10, // multiplications of a task, some 10 us, that are worth two threads,
-    CROWD_PART_WORK = 64 << 10, // and of a deep one, which is cut to parts of a panel
+    CROWD_WORK = 512 << 10, // multiplications of a task, about 10 us, that are worth two threads,
+    CROWD_PART_WORK = 64 << 10, // and of one with large k, which is cut to parts of a panel
     CROWD_PART_K = 128,
-    CROWD_PART_TILES = 2,   // of rows, that are cut,
-    CROWD_PACKED_TILES = 4, // and where each task packs the part
-    CROWD_LONG_K = 384,     // but for so many steps of up to a vector of columns,
-    CROWD_LONGER_K = 640,   // and of so many columns
+    CROWD_PART_TILES = 2,   // tiles of rows that are cut further,
+    CROWD_PACKED_TILES = 4, // and if each task packs its part,
+    CROWD_LONG_K = 384,     // except with so many steps and up to a vector of columns,
+    CROWD_LONGER_K = 640,   // or with so many and so many columns
     CROWD_LONG_N = 48,
-    CROWD_FAR_M = 512, // twice and four times that for so many rows and a B of this size
+    CROWD_FAR_M = 512, // twice the rows, four times the columns, with so large an m and B
     CROWD_FAR_FLOATS = 8 << 20,
     COLUMNS_OF_VECTOR = 16,
 };
@@ -65,25 +66,25 @@ void matmul_cut_by_rows(const struct matmul_problem *p, int64_t num_tasks, int64
     plan->block_m = matmul_even_block(p->m, tsri_ceil_div(p->m, rows), unit_m);
 }
 
-// Where each task packs b: rows that are worth it, more of them where no two columns' tasks share a line.
+// Whether low, wide tasks pay although each packs b: needs so many rows, and more if no two tasks share a line.
 static bool is_flat_packed(const struct matmul_problem *p, int threads) {
     if (p->n % COLUMNS_OF_VECTOR != 0) return p->k <= FLAT_PACKED_K && p->m >= FLAT_PACKED_M;
     return p->k <= FLAT_PACKED_K / 2 && p->m >= (int64_t)FLAT_M * threads;
 }
 
-// Many threads seldom run equally fast: several tasks for each, of few columns, so that panels stay in what a thread has of
-// the second-level cache; where both A and B come from memory, larger ones, which read them less often. What is not packed
-// may be cut down to tiles, so that each thread has one; has_parts: what no other task reads of B, down to parts of a panel, and
-// by rows, as long as packing the part again costs less than they do.
+// Many threads seldom run equally fast, so each gets several tasks of few columns, whose panels stay in its part of the
+// second-level cache. If both A and B come from memory, tasks are larger and read them less often. Without packing,
+// tasks may be cut down to tiles, so that each thread has one. has_parts: what no other task reads of B may be cut to
+// parts of a panel, and by rows as long as packing the part again costs less than the idle threads.
 static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limits *limits,
                           const struct gemm_kernels *gemm, bool packs, bool has_parts, int threads,
                           struct tsri_plan *plan) {
-    // Little work: fewer, one where each has a panel to pack.
+    // Little work: fewer tasks; one per thread if it packs a panel.
     int64_t of_thread = threads == limits->num_threads ? MATMUL_CROWD_TASKS : packs ? 1 : 2;
     int64_t wanted = of_thread * threads;
     bool is_far = p->m >= CROWD_FAR_M && p->n * p->k > CROWD_FAR_FLOATS;
     bool is_given = matmul_has_given_blocks(limits);
-    // A few vectors of columns are packed again in less time than their tiles wait for their sums, where these are long.
+    // Packing a few vectors of columns again takes less time than their tiles wait for their sums, if k is large.
     int64_t long_k = p->n <= COLUMNS_OF_VECTOR ? CROWD_LONG_K : CROWD_LONGER_K;
     bool packs_much = packs && (p->n > CROWD_LONG_N || p->k < long_k);
     int64_t part_m = (packs_much ? CROWD_PACKED_TILES : CROWD_PART_TILES) * gemm->mr;
@@ -129,17 +130,17 @@ static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limi
     }
 }
 
-// How a variant wants its tasks: the most rows and columns, and what a task packs again beside its products: B, as so many rows
-// of them, and A, as so many columns.
+// How a variant wants its tasks: maximum of rows and columns, and what a task packs again besides its products: B,
+// expressed as rows, and A, as columns.
 struct cut {
     int64_t rows, cols, b_rows, a_cols;
-    bool packs;     // B, before it is multiplied
-    bool has_parts; // B is in place, or in panels of the task's own
+    bool packs;     // B is packed before it is multiplied
+    bool has_parts; // B is in place, or in private panels
 };
 
-// Some tasks for the threads of AVX2: rows and columns of each such that the thread with the most tasks has the least work:
-// 896 columns by 128 would be four tasks for the one and three for the other. B in place is not cut by rows here, which would
-// all read it: only a single panel is, by plan_blocks.
+// Balances some tasks over the threads of AVX2: chooses rows and columns so that the thread with the most tasks has the
+// least work. 896 columns by 128 would give four tasks to one thread and three to the other. B in place is not cut by
+// rows here, because all tasks would read it; only plan_blocks cuts a single panel.
 static void even_out(const struct matmul_problem *p, const struct gemm_kernels *gemm,
                      const struct cut *cut, int64_t threads, struct tsri_plan *plan) {
     int64_t rows = tsri_ceil_div(p->m, plan->block_m), cols = tsri_ceil_div(p->n, plan->block_n);
@@ -166,7 +167,7 @@ static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits
     const struct gemm_kernels *gemm = gemm_kernels(limits->isa);
     int64_t most_rows = cut->rows, block_n = cut->cols;
     bool packs = cut->packs;
-    // A tuning row may have others; block_k is the order of the sums, which nothing changes.
+    // A tuning row may set blocks, except block_k, which fixes the order of sums.
     if (limits->block[0] > 0) most_rows = limits->block[0];
     if (limits->block[1] > 0)
         block_n = (int64_t)tsri_round_up((size_t)limits->block[1], (size_t)gemm->nr);
@@ -174,11 +175,12 @@ static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits
     plan->block_n =
         tsri_min(block_n, (int64_t)tsri_round_up((size_t)tsri_max(p->n, 1), (size_t)gemm->nr));
     plan->block_k = matmul_even_block(p->k, MATMUL_BLOCK_K, 8);
-    // Few tasks: smaller and equal ones, so that every thread has some. One for each is better than two, which pack more.
-    // Tall ones are cut first, for the panels of A are shared; a single panel is cut by rows alone, b in place too.
+    // Few tasks: make them smaller and equal, so that every thread has some. One per thread is better than two, which
+    // pack more. Tall tasks are cut first, because panels of A are shared; a single panel is cut by rows only, with b
+    // in place too.
     int64_t rows = p->num_batches * tsri_ceil_div(p->m, plan->block_m);
     int64_t cols = tsri_max(tsri_ceil_div(p->n, plan->block_n), 1);
-    bool has_groups = p->groups.starts.data != NULL; // of sizes that are known later
+    bool has_groups = p->groups.starts.data != NULL; // their sizes are not known yet
     int threads = matmul_threads(p, limits, packs);
     if (has_groups && threads > 1) threads = limits->num_threads;
     if (threads >= MATMUL_CROWD && !has_groups) {
@@ -211,7 +213,7 @@ static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits
             cols++;
         }
     }
-    // A single panel that no other task reads, of few rows: halves of it. Intel's threads take longer to wake.
+    // A single panel that no other task reads, with few rows: cut it in half. Intel's threads take longer to wake.
     double work = (double)p->m * (double)p->n * (double)p->k;
     bool is_worth = work > CROWD_WORK || !tsri_is_intel_avx512(limits);
     if (cols > 0 && cut->has_parts && !is_given && rows == 1 && p->n <= plan->block_n &&
@@ -222,7 +224,7 @@ static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits
     plan->grain = plan->block_m;
 }
 
-// What packing A, where it is not in place, costs a task beside its columns.
+// The cost of packing A, if it is not in place, in columns of a task.
 static int64_t columns_of_a(const struct matmul_problem *p, bool is_packed) {
     return is_packed || !matmul_is_rows_of_floats(&p->a) ? PACKED_A_COLS : PLACED_A_COLS;
 }
@@ -236,7 +238,7 @@ void matmul_plan_packed(const void *problem, const struct tsri_limits *limits,
     plan->workspace_bytes = matmul_layout_bytes(problem, &l, limits);
 }
 
-// Few steps and a large c: tasks are low and wide, for down many rows each is a page of its own.
+// Small k and a large c: tasks are low and wide, because in a tall task every row is on another page.
 static bool goes_by_rows(const struct matmul_problem *p) {
     return p->k <= SHALLOW_K && p->m * p->n >= FLAT_LEAST_FLOATS;
 }
@@ -274,16 +276,16 @@ void matmul_plan_local(const void *problem, const struct tsri_limits *limits,
 void matmul_plan_blocked(const void *problem, const struct tsri_limits *limits,
                          struct tsri_plan *plan) {
     const struct matmul_problem *p = problem;
-    // What is not plain has a tile of sums as tall as its task, which is to stay in the second-level cache.
+    // A product with an epilogue has a tile of sums as tall as its task, which must stay in the second-level cache.
     int64_t rows = !matmul_is_plain(p)        ? BLOCKED_LOW_M
                    : limits->num_threads == 1 ? BLOCKED_ALONE_M
                                               : BLOCKED_M;
-    // So do many rows where that cache is large.
+    // So must many rows, if that cache is large.
     bool is_tall = limits->num_threads == 1 && p->m >= BLOCKED_TALL_M && matmul_is_plain(p) &&
                    limits->l2_bytes >= MATMUL_LARGE_L2;
     if (is_tall) rows = BLOCKED_TALL_M;
     bool is_whole = limits->num_threads == 1 && (p->n <= BLOCKED_WHOLE_N || is_tall);
-    // Few rows use a panel of B but a few times: there, long runs of its rows count.
+    // A few rows use a panel of B only a few times; then long runs of its rows count.
     bool is_narrow =
         limits->isa == TSR_ISA_AVX2 && p->m > BLOCK_M && limits->l2_bytes < BLOCKED_SMALL_L2;
     int64_t cols = is_whole ? BLOCKED_WHOLE_N : is_narrow ? BLOCKED_NARROW_N : BLOCKED_N;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of the variants for few rows serves best, for matmul_prefer: tables of what was measured (docs/kernels/matmul_cpu_rows.md,
-// `tessera compare`). What skinny serves follows the problem alone, since it may add in another order. Pure.
+// Chooses among the variants for small m, for matmul_prefer, from tables of measurements
+// (docs/kernels/matmul_cpu_rows.md, `tessera compare`). The choice of skinny depends on the problem only, because
+// skinny may add in another order. Pure.
 #include "ops/matmul/cpu/matmul_cpu_choice.h"
 
 enum {
-    STREAM_ELEMENTS = 4 << 20, // of b, past the caches
-    // Of B that passes by on AVX2: columns; depth and floats from which 7 to 9 rows gain beside up to 3, floats from which all
-    // do, and more of them.
+    STREAM_ELEMENTS = 4 << 20, // of b, outside the caches
+    // Streamed B on AVX2: minimum of columns; minimum of k and floats for 7 to 9 rows (besides up to 3 rows); floats
+    // from which all rows gain up to STREAMED_M, and more rows with more columns.
     STREAMED_N = 512,
     STREAMED_K = 384,
     STREAMED_SOME_FLOATS = 256 << 10,
@@ -14,25 +15,26 @@ enum {
     STREAMED_M = 24,
     STREAMED_LONG_N = 1024,
     STREAMED_LONG_M = 32,
-    // Of 16 bits: rows, past the caches; and depth for more than skinny takes at once, twice that for many.
+    // 16 bits: minimum of rows outside the caches; and minimum of k for more rows than skinny takes at once, twice that
+    // for many.
     STREAMED_HALVES_M = 4,
     STREAMED_HALVES_K = 128,
-    // Of Intel's: columns and depth for few rows, and columns for many of two threads and three.
+    // Intel: columns and k for few rows, and columns for many rows with two or three threads.
     STREAMED_BROAD_N = 1000,
     STREAMED_BROADER_N = 1500,
     STREAMED_LONG_RUN_N = 4096,
     STREAMED_DEEP_K = 4096,
     STREAMED_FULL_M = 10,
     STREAMED_TILE_M = 8,
-    // The same with registers of 16 floats; up to MATMUL_ROWS_OF_PASS rows past DIRECT_ROWS_FLOATS.
+    // The same with registers of 16 floats; up to MATMUL_ROWS_OF_PASS rows only beyond DIRECT_ROWS_FLOATS.
     STREAMED_WIDE_FAR_M = 48,
-    TALL_FLOATS = 512 << 10, // of B of so few columns: past the second-level cache
+    TALL_FLOATS = 512 << 10, // of B with so few columns: outside the second-level cache
     TALL_N = 512,
-    // Of B past the first-level cache whose rows start anywhere in a line, so that panels read most lines twice.
+    // B outside the first-level cache with unaligned rows, so that panels read most lines twice.
     SPLIT_LINES_K = 64,
     SPLIT_LINES_FLOATS = 16 << 10,
-    // Of tiles that fetch, for two threads and three, then for one: rows, columns up to which STREAMED_WIDE_M gain, and more; one
-    // has them for twice as many rows beside so little of b.
+    // Tiles that fetch B again, with two or three threads, then with one: minimum of rows, maximum of columns up to
+    // STREAMED_WIDE_M rows, and for more; one thread uses them for twice as many rows with a small b.
     FETCHED_M = 20,
     FETCHED_N = 3072,
     FETCHED_MANY_M = 48,
@@ -42,7 +44,8 @@ enum {
     FETCHED_ALONE_MANY_N = 1536,
     FETCHED_NEAR_N = 1024,
     FETCHED_NEAR = 1280 << 10,
-    // The same of AMD's: elements of b for up to 10 rows, 32, any, and 256; of a b whose rows fall together, up to 32, and 64.
+    // The same on AMD: maximum of elements of b for up to 10, 32, 128 and 256 rows (no limit up to 96); if rows of b
+    // map to the same cache sets, for up to 32 and 64.
     PLACED_FEW_M = 10,
     PLACED_FEW = 3 << 20,
     PLACED_M = 32,
@@ -56,7 +59,7 @@ enum {
     PLACED_FALLING_MANY = 1 << 20,
 };
 
-// Columns of b in place, on Intel: where dot products take less time than panels; two rows and more.
+// Columns of b in place, on Intel: where dot products are faster than panels; for two rows and more.
 static const int64_t dots_cols[] = {0, 5, 9, 17, 21, 25, 33, 41, 65, 129};
 static const struct matmul_depths dots_f32[] = {
     {14, {24, 64, 128, 128, 320, 320, 320, 320, 320, 320}},
@@ -83,7 +86,7 @@ static const struct matmul_depths dots_16_bits[] = {
     {3, {1, 1, 1, 1, 1, 1, 1, 16, 32, 32}},
     {0, {1, 1, 1, 1, 1, 1, 1, 8, 8, 24}},
 };
-// The same of AMD's.
+// The same on AMD.
 static const int64_t dots_cols_amd[] = {0, 2, 5, 9, 17, 25, 33, 65, 129, INT64_MAX};
 static const struct matmul_depths dots_f32_amd[] = {
     {16, {48, 32, 80, 256, 128, 384, 384, 384, 384}},
@@ -112,7 +115,7 @@ static const struct matmul_depths dots_16_bits_amd[] = {
     {3, {1, 1, 1, 1, 1, 1, 1, 16, 32}},
     {0, {1, 1, 1, 1, 1, 1, 1, 1, 16}},
 };
-// Rows of b in place, on AMD: the depths from which on direct's tiles take less time than skinny.
+// Rows of b in place, on AMD: the k from which direct's tiles are faster than skinny.
 static const int64_t placed_cols_amd[] = {0, 16, 17, 25, 33, 65, 129, 257, INT64_MAX, INT64_MAX};
 static const struct matmul_depths placed_amd[] = {
     {7, {1, 1, 1, 1, 1, 1, 1, 1}},
@@ -123,8 +126,8 @@ static const struct matmul_depths placed_amd[] = {
     {2, {32, 48, 24, 24, 16, 8, 1, 1}},
     {0, {48, INT64_MAX, 48, 48, 32, 16, 8, 2}},
 };
-// 9 rows of A and more, and more than a vector of columns of 16 bits: the steps up to which these are widened on the way in less
-// time than panels are packed.
+// For at least 9 rows of A and more than a vector of 16-bit columns: the number of steps up to which widening the
+// columns on the fly is faster than packing panels.
 static int64_t most_depth_of_16_bits(const struct matmul_problem *p) {
     bool is_narrow = p->m * p->n <= 768;
     if (p->m == 9) return is_narrow ? 48 : 16;
@@ -132,22 +135,23 @@ static int64_t most_depth_of_16_bits(const struct matmul_problem *p) {
     return p->m <= 15 || is_narrow ? 8 : 1;
 }
 
-// Whether skinny serves up to 16 rows best. With registers of 16 floats, of the two that take b as it is, direct has the
-// smaller cost per element, skinny the smaller one per call: for a few rows of next to no depth, or one that is a few whole
-// vectors; and for a row or two against a tall b past the second-level cache, where whole rows of b are long runs of memory,
-// which direct's panels, 4 to 16 times narrower than b, are not. Against packing b, which skinny spares, stand dot products
-// over short columns where b is transposed (docs/kernels/matmul_cpu_rows.md).
+// Whether skinny is best, up to 16 rows. With registers of 16 floats, both skinny and direct read b in place. direct
+// has the smaller cost per element, skinny the smaller cost per call. So skinny is better for a few rows with tiny k,
+// and for one row of a few whole vectors; and for one or two rows against a tall b outside the second-level cache,
+// because whole rows of b are long runs of memory, and direct's panels are 4 to 16 times narrower. Against packing b,
+// which skinny avoids, dot products over short columns compete if b is transposed (docs/kernels/matmul_cpu_rows.md).
 static bool suits_skinny_wide_cols(const struct matmul_problem *p, bool is_intel) {
     bool is_f32 = p->b.dtype == TSR_F32;
     if (p->m == 1) return !is_f32 || p->n <= 256 || p->k >= 16;
     if (is_intel) return matmul_is_deep(p, is_f32 ? dots_f32 : dots_16_bits, dots_cols);
     struct matmul_problem of_panels = *p;
-    // A lone column: tiles take (k, 1) in place, but (1, k), transposed, is packed, as two columns are, whose depths it has.
+    // A single column: tiles take (k, 1) in place, but the transposed (1, k) is packed like two columns, so it uses
+    // their entry.
     if (p->n == 1 && p->b.col != 1) of_panels.n = 2;
     return matmul_is_deep(&of_panels, is_f32 ? dots_f32_amd : dots_16_bits_amd, dots_cols_amd);
 }
 
-// Whole rows of a tall b from beyond the caches are long runs of memory, which panels of direct's are not.
+// Whole rows of a tall b outside the caches are long runs of memory; direct's panels are not.
 static bool suits_skinny_amd(const struct matmul_problem *p) {
     if (p->m <= 2 && p->n >= TALL_N / 2 && p->n <= TALL_N && p->k * p->n >= STREAM_ELEMENTS)
         return true;
@@ -161,12 +165,12 @@ static bool suits_skinny_wide(const struct matmul_problem *p, const struct tsri_
     if (!is_in_place) return p->m <= 8 || p->n <= 16 || p->k <= most_depth_of_16_bits(p);
     if (!is_intel) return suits_skinny_amd(p);
     bool is_past_l2 = p->n <= TALL_N && p->k * p->n >= TALL_FLOATS;
-    bool is_whole = p->n % 16 == 0; // vectors
+    bool is_whole = p->n % 16 == 0; // whole vectors
     if (p->m == 1 && p->n > 64 && p->b.row % 8 != 0 && p->k >= SPLIT_LINES_K &&
         p->k < STREAMED_DEEP_K && p->k * p->n >= SPLIT_LINES_FLOATS &&
         !matmul_is_past_l2(p, limits))
         return true;
-    bool is_part = p->n < 16; // of a vector, which skinny reads again for each row
+    bool is_part = p->n < 16; // part of a vector, which skinny reads again for each row
     if (p->m == 1)
         return p->k <= (p->n <= 256 ? 16 : 4) ||
                (p->n <= 16 && (p->k <= 128 || (p->n > 4 && !is_part))) ||
@@ -178,12 +182,12 @@ static bool suits_skinny_wide(const struct matmul_problem *p, const struct tsri_
     return p->m == 2 && p->n <= TALL_N && (p->k <= 8 || is_past_l2);
 }
 
-// The same with registers of 8 floats and tiles of 16 columns, where measured (docs/kernels/matmul_cpu_rows.md): f32 rows of b,
-// rows of 16 bits, which packing widens too, and columns of b.
+// The same with registers of 8 floats and tiles of 16 columns, as measured (docs/kernels/matmul_cpu_rows.md): f32 rows
+// of b, 16-bit rows (which packing widens too), and columns of b.
 static bool suits_skinny_rows(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_past_l2 = p->k * p->n * (int64_t)sizeof(float) >= limits->l2_bytes;
     if (p->n <= TALL_N && is_past_l2) return p->m <= (p->n <= TALL_N / 2 ? 4 : 3);
-    bool is_whole = p->n % 16 == 0 && p->n <= TALL_N; // vectors
+    bool is_whole = p->n % 16 == 0 && p->n <= TALL_N; // whole vectors
     switch (p->m) {
     case 1: return p->n <= TALL_N ? p->n >= 8 || p->k <= 64 : p->k < 8;
     case 2: return p->n <= 16 ? p->k <= 16 : p->n <= TALL_N && p->k <= (is_whole ? 8 : 7);
@@ -226,16 +230,16 @@ static bool suits_skinny_cols(const struct matmul_problem *p) {
 
 bool matmul_suits_skinny(const struct matmul_problem *p, const struct tsri_limits *limits,
                          bool is_in_place) {
-    if (p->m > MATMUL_SKINNY_M) return matmul_has_long_columns(p, limits); // by n and k alone
-    // b would be read twice.
+    if (p->m > MATMUL_SKINNY_M) return matmul_has_long_columns(p, limits); // by n and k only
+    // skinny would read b twice.
     if (p->m > MATMUL_ROWS_OF_PASS && p->b.col == 1 && p->k * p->n > STREAM_ELEMENTS) return false;
     if (limits->isa != TSR_ISA_AVX2) return suits_skinny_wide(p, limits, is_in_place);
     if (matmul_has_columns(p)) return suits_skinny_cols(p);
     return is_in_place ? suits_skinny_rows(p, limits) : suits_skinny_rows_16_bits(p);
 }
 
-// A few rows more than the registers take, and long columns of b, whose one pass through memory decides; tiles do it as well
-// where they take b as it is, and from 9 rows on.
+// For slightly more rows than the registers hold and long columns of b, one pass through memory decides the time. Tiles
+// are as good if they take b in place, and from 9 rows on.
 bool matmul_streams_columns(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_for_tiles =
         matmul_has_amx_bf16(p, limits) && (p->m > 8 || matmul_is_turned(p, limits->flags, 1));
@@ -243,8 +247,8 @@ bool matmul_streams_columns(const struct matmul_problem *p, const struct tsri_li
            p->n * p->k >= STREAM_ELEMENTS;
 }
 
-// AMD's, with registers of 16 floats (no others have fast dot products of bf16). Rows of B a multiple of 4 KiB apart fall on the
-// same lines of the caches, which lose what they fetch ahead of a tile that goes down them; one row or two gain at any distance.
+// AMD with registers of 16 floats (only its bf16 dot products are fast). Rows of B a multiple of 4 KiB apart map to the
+// same cache sets, which lose lines that were prefetched ahead of a tile. One or two rows gain at any distance.
 static bool suits_streamed_amd(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_alone = limits->num_threads == 1, is_falling = matmul_is_falling(p);
     if (!limits->bf16.is_dot_fast || matmul_is_crowded(limits) || p->n <= TALL_N) return false;
@@ -255,8 +259,8 @@ static bool suits_streamed_amd(const struct matmul_problem *p, const struct tsri
     return is_falling && p->m <= (is_alone ? 4 : 2);
 }
 
-// Intel's, up to MATMUL_ROWS_OF_PASS rows: three are a pass of their own, others gain where b comes from further than the
-// second-level cache. Two threads and three have runs of half the columns and less.
+// Intel, up to MATMUL_ROWS_OF_PASS rows: three rows make a full pass; others gain if b is outside the second-level
+// cache. Two or three threads have runs of at most half the columns.
 static bool suits_streamed_intel(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_alone = limits->num_threads == 1, is_falling = matmul_is_falling(p);
     bool is_far = matmul_is_past_l2(p, limits), is_deep = p->k >= STREAMED_DEEP_K;
@@ -274,7 +278,8 @@ static bool suits_streamed_intel(const struct matmul_problem *p, const struct ts
     }
 }
 
-// One tile of all rows, which fetches ahead: where rows of B fall on the same lines, and B is no further than the third level.
+// Whether one tile of all rows, with prefetches, is better: rows of B map to the same cache sets, and B fits the
+// third-level cache.
 static bool is_tile_better(const struct matmul_problem *p, const struct tsri_limits *limits) {
     if (p->m < 3 || p->m > STREAMED_TILE_M || (p->m == 3 && !matmul_is_past_l2(p, limits)))
         return false;
@@ -293,7 +298,7 @@ static bool suits_fetched_amd(const struct matmul_problem *p) {
     return elements <= (p->m <= PLACED_MORE_M ? PLACED_FEW : PLACED_MOST) && p->m <= PLACED_MOST_M;
 }
 
-// Several tiles gain most by fetching where streamed, or panels, cost more than B that comes again.
+// Several tiles that fetch B gain most where streaming, or packing, costs more than reading B again.
 bool matmul_suits_fetched(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_alone = limits->num_threads == 1;
     if (limits->isa != TSR_ISA_AVX512 || matmul_is_crowded(limits)) return false;
@@ -311,10 +316,10 @@ bool matmul_suits_fetched(const struct matmul_problem *p, const struct tsri_limi
            elements <= FETCHED_NEAR;
 }
 
-// With registers of 16 floats.
+// For registers of 16 floats.
 static bool suits_streamed_wide(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_alone = limits->num_threads == 1;
-    if (matmul_is_crowded(limits)) return false;   // tiles, whose parts gain more
+    if (matmul_is_crowded(limits)) return false;   // parts of tiles gain more
     if (p->m <= 2 && p->n <= TALL_N) return false; // skinny adds in another order
     if (suits_streamed_amd(p, limits)) return true;
     if (matmul_suits_fetched(p, limits)) return false;
@@ -346,7 +351,7 @@ bool matmul_suits_streamed(const struct matmul_problem *p, const struct tsri_lim
            (p->m >= 7 && p->m <= 9 && p->k >= STREAMED_K && floats >= STREAMED_SOME_FLOATS);
 }
 
-// Blocks of k as tasks of many threads; what fewer have skinny for, which adds in another order, all have.
+// Blocks of k as tasks of many threads. If fewer threads would use skinny, which adds in another order, all do.
 bool matmul_suits_parts(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_added_alike =
         p->m > MATMUL_ROWS_OF_PASS || p->n >= STREAMED_WIDE_N || p->k * p->n <= DIRECT_ROWS_FLOATS;

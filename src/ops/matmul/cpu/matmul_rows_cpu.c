@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul without tiles: "skinny", for the few rows of a decode step, where B is read once and that is
-// the whole cost; and "naive", which multiplies row after row and reads all of B for each of them: the
-// triple loop, vectorised, that speed-ups refer to. A block of skinny is in matmul_skinny_block.c.
+// Matmul without tiles. "skinny" serves the few rows of a decode step, where reading B once is the whole cost. "naive"
+// multiplies row by row and reads all of B for each row: the vectorised triple loop to which speed-ups refer.
+// matmul_skinny_block.c computes a block of skinny.
 #include <string.h>
 
 #include "cpu/gemm.h"
@@ -77,7 +77,7 @@ tsr_status matmul_skinny_bf16_run(tsr_context *ctx, const void *problem,
 
 // ---- Naive: a task is some rows of c ----------------------------------------------------------
 
-// A row of products. Where there are scales, each block of k that has its own is multiplied for itself.
+// A row of products. With scales, each block of k with its own scale is multiplied separately.
 static void multiply_row(const struct work *w, const struct matmul_problem *p,
                          const struct matmul_matrix *b, const struct matmul_matrix *scale,
                          const float *a, float *acc, float *part) {
@@ -101,7 +101,7 @@ static void multiply_row(const struct work *w, const struct matmul_problem *p,
     }
 }
 
-// Row `row` of the one product of p.
+// Row `row` of the single product in p.
 static void naive_row(const struct work *w, struct matmul_problem p, int64_t row, int thread) {
     float *own = w->scratch + thread * (w->plan->block_k + 3 * w->plan->block_n);
     float *acc = own + w->plan->block_k, *up = acc + w->plan->block_n,
@@ -131,7 +131,7 @@ tsr_status matmul_naive_run(tsr_context *ctx, const void *problem, const struct 
     return TSR_OK;
 }
 
-// The same of groups: a task is some rows of a group, its block.
+// The same for groups: a task is a block of rows of a group.
 static void naive_group_task(void *arg, int64_t index, int thread) {
     const struct group_work *w = arg;
     struct matmul_group_block at = matmul_group_block(&w->blocks, index);

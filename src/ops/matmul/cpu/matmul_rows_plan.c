@@ -1,54 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tasks and workspace for few rows: of streamed, skinny and naive, and of blocks of k as tasks, which direct has too. Pure. Sizes
-// after docs/kernels/matmul_cpu_rows.md.
+// Tasks and workspace for small m: streamed, skinny and naive, and blocks of k as tasks, which direct uses too. Pure.
+// Sizes follow docs/kernels/matmul_cpu_rows.md.
 #include <math.h>
 
 #include "cpu/gemm.h"
 #include "ops/matmul/matmul_problem.h"
 
 enum {
-    STREAMED_M = 48,                // rows of a streamed task at most, their
-    STREAMED_FLOATS = 12 << 10,     // sums,
-    STREAMED_N = 4096,              // and columns,
+    STREAMED_M = 48,                // a streamed task has at most so many rows,
+    STREAMED_FLOATS = 12 << 10,     // sums
+    STREAMED_N = 4096,              // and columns;
     STREAMED_WIDE_FLOATS = 8 << 10, // the same with registers of 16 floats,
-    STREAMED_WIDE_N = 1024,         // half of that for more rows than a pass has,
+    STREAMED_WIDE_N = 1024,         // and half the columns for more rows than a pass has
     STREAMED_PARTS_M = 3,
-    STREAMED_MANY_M = 4,   // on AVX2: from so many rows on sums have half of the second-level cache
-    STREAMED_LEAST_N = 64, // the least columns of tasks that are cut so that of several threads
-    STREAMED_TASKS = 2, // each has so many, one of many rows; many threads have MATMUL_CROWD_TASKS
-    SKINNY_N = 4096,    // columns of a skinny task at most: long rows stream best
-    // And these at least; for many threads half of them where columns are contiguous or so many elements of b in the caches,
-    // and the fewest where they are less.
+    STREAMED_MANY_M = 4,   // AVX2: from so many rows on, sums may fill half of the L2 cache
+    STREAMED_LEAST_N = 64, // minimum of columns if tasks are cut for several threads:
+    STREAMED_TASKS = 2,    // per thread, one with many rows; many threads: MATMUL_CROWD_TASKS
+    SKINNY_N = 4096,       // columns of a skinny task: at most so many (long rows stream best),
+    // and at least so many. Many threads: half of that if columns are contiguous or b has at most SKINNY_NEAR elements,
+    // and SKINNY_LEAST_STEP if it has at most SKINNY_LEAST_NEAR.
     SKINNY_STEP = 128,
     SKINNY_NEAR = 2 << 20,
     SKINNY_LEAST_STEP = 16,
     SKINNY_LEAST_NEAR = 256 << 10,
-    SKINNY_FOR_ROWS_N = 128,  // rows are dealt out rather than so few columns
-    SHALLOW_K = 16,           // rows of so few steps are dealt out before columns
-    SPLIT_ELEMENTS = 4 << 20, // of b, past the caches: k is cut too,
-    SPLIT_N = 1024,           // by tasks of so many columns at most, a page of each row of f32
-    // Narrower ones of one row or two: columns at most; from SPLIT_NARROW_WORK on.
+    SKINNY_FOR_ROWS_N = 128,  // up to so many columns, rows are divided instead
+    SHALLOW_K = 16,           // up to so many steps, rows are divided before columns
+    SPLIT_ELEMENTS = 4 << 20, // of b, outside the caches: k is cut too,
+    SPLIT_N = 1024,           // by tasks of at most so many columns (a page of each f32 row)
+    // Narrower tasks for one or two rows: maximum of columns; only from SPLIT_NARROW_WORK on.
     SPLIT_NARROW_N = 512,
-    SPLIT_NARROW_TASKS = 2, // of each thread, about; others have one
-    // Parts of tiles: the least depth, but of few rows; tasks of each thread, about, the most columns of one, and their multiple.
+    SPLIT_NARROW_TASKS = 2, // about so many tasks per thread; others have one
+    // Parts of tiles: minimum of k, except for few rows; tasks per thread, about; maximum of columns of a task, and
+    // their unit.
     PARTS_LEAST_K = 1024,
     PARTS_TASKS = 3,
     PARTS_MOST_N = 512,
     PARTS_UNIT = 32,
-    // Beside so few columns for each thread, whose parts stay in its second-level cache, up to so many rows, from so much work
-    // on, the half of them from less; twice as many beside so much of b.
+    // Up to so many columns per thread, the parts stay in its second-level cache: maximum of rows; minimum of work,
+    // less for half the rows; twice as many rows with so large a b.
     PARTS_NEAR_N = 64,
     PARTS_M = 16,
     PARTS_WORK = 192 << 20,
     PARTS_WORK_OF_MORE = 3 * PARTS_WORK,
     PARTS_MANY_M = 32,
     PARTS_MANY_ELEMENTS = 1000 << 10,
-    // Beside more columns so few rows, where b is past the caches; and more, where threads are so many.
+    // With more columns: maximum of rows if b is outside the caches; more rows with so many threads.
     PARTS_FEW_M = 4,
     PARTS_SWARM = 16,
     ELEMENTS_OF_NAIVE_TASK = 4096, // multiplications
-    // Of skinny, in multiplications of tiles: a vector of b (of a lone row), one alone, a step of a dot product of f32 (of a lone
-    // row) and of 16 bits, its end (of a lone row of f32).
+    // Costs of skinny in multiplications of tiles: a vector of b (for one row), a vector alone, a step of an f32 dot
+    // product (for one row) and of a 16-bit one, and the end of a dot product (for one row of f32).
     WORK_OF_WIDENING = 3,
     WORK_OF_LONE_WIDENING = 2,
     WORK_OF_WAITING = 13,
@@ -63,7 +64,7 @@ enum {
     COLUMNS_OF_DOTS = 4,
 };
 
-// Parts gain by how much of b there is, and how deep it is.
+// Parts gain with the size of b and with k.
 static const double SPLIT_NARROW_WORK = 2147483648.0;
 static double work_of_depth(const struct matmul_problem *p) {
     return (double)p->n * (double)p->k * (double)p->k;
@@ -73,14 +74,14 @@ static bool is_one_product(const struct matmul_problem *p) {
     return p->num_batches == 1 && p->groups.starts.data == NULL && p->b_up.data == NULL && p->m > 0;
 }
 
-// What accumulates adds c before the first part, not behind the last one.
+// With accumulation, c would have to be added before the first part, not after the last.
 bool matmul_streams_parts(const struct matmul_problem *p, int num_threads) {
     return num_threads >= MATMUL_CROWD && is_one_product(p) && !p->is_accumulating &&
            p->b.dtype == TSR_F32 && p->m <= STREAMED_PARTS_M && p->k > MATMUL_BLOCK_K &&
            p->n >= SPLIT_N && p->k * p->n >= SPLIT_ELEMENTS;
 }
 
-// Columns are as many as have their sums in the first-level cache, or the second, in long runs of b's rows.
+// As many columns as have their sums in the first-level cache, or the second, so that runs of b's rows are long.
 void matmul_plan_streamed(const void *problem, const struct tsri_limits *limits,
                           struct tsri_plan *plan) {
     const struct matmul_problem *p = problem;
@@ -104,7 +105,8 @@ void matmul_plan_streamed(const void *problem, const struct tsri_limits *limits,
         cols = tsri_min(cols, tsri_max(tsri_ceil_div(p->n, tasks), STREAMED_LEAST_N));
         int64_t parts = tsri_ceil_div(tsri_ceil_div(p->n, cols), threads) * threads;
         if (is_many)
-            cols = tsri_max(tsri_ceil_div(p->n, parts), STREAMED_LEAST_N); // as many for each
+            cols =
+                tsri_max(tsri_ceil_div(p->n, parts), STREAMED_LEAST_N); // equally many per thread
     }
     if (limits->block[1] > 0) cols = limits->block[1];
     plan->block_n = matmul_even_block(p->n, cols, gemm_kernels(limits->isa)->nr);
@@ -117,7 +119,7 @@ void matmul_plan_streamed(const void *problem, const struct tsri_limits *limits,
 bool matmul_splits_depth(const struct matmul_problem *p, int num_threads) {
     if (num_threads < MATMUL_CROWD || !is_one_product(p) || matmul_has_columns(p)) return false;
     if (p->k <= MATMUL_SKINNY_DEPTH) return false;
-    // Measured: with 16 threads two rows of f32 gain, with 4 four rows lose; 16 bits gain from 4 on.
+    // Measured: with 16 threads, two f32 rows gain; with 4 threads, four rows lose; 16 bits gain from 4 threads on.
     bool is_f32 = p->b.dtype == TSR_F32, is_swarm = num_threads >= 2 * MATMUL_CROWD;
     if (p->m <= 2 && is_swarm && p->n <= SPLIT_NARROW_N && work_of_depth(p) >= SPLIT_NARROW_WORK)
         return true;
@@ -128,7 +130,7 @@ bool matmul_splits_depth(const struct matmul_problem *p, int num_threads) {
 static bool can_cut_depth(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_in_place = matmul_is_rows_of_floats(&p->a) && matmul_is_rows_of_floats(&p->b);
     bool is_given = matmul_has_given_blocks(limits);
-    // What accumulates adds c before the first part, not behind the last one.
+    // With accumulation, c would have to be added before the first part, not after the last.
     return is_in_place && is_one_product(p) && !p->is_accumulating && p->k > MATMUL_BLOCK_K &&
            !is_given && limits->isa != TSR_ISA_SCALAR &&
            matmul_threads(p, limits, false) >= MATMUL_CROWD;
@@ -166,7 +168,7 @@ void matmul_plan_parts(const struct matmul_problem *p, const struct tsri_limits 
     plan->block_m = plan->grain = p->m;
     plan->block_k = is_skinny ? MATMUL_SKINNY_DEPTH : matmul_even_block(p->k, MATMUL_BLOCK_K, 8);
     int64_t parts = tsri_ceil_div(p->k, plan->block_k);
-    // As many columns as leave each thread its tasks, and of tiles no more; others want long runs.
+    // As many columns as leave each thread its tasks; tiles take no more, others want long runs.
     bool is_tiles = kernel == MATMUL_PARTS_TILES;
     int64_t of_thread = is_tiles ? PARTS_TASKS : p->n <= SPLIT_NARROW_N ? SPLIT_NARROW_TASKS : 1;
     int64_t tasks = of_thread * limits->num_threads;
@@ -181,13 +183,14 @@ void matmul_plan_parts(const struct matmul_problem *p, const struct tsri_limits 
         (size_t)(blocks * MATMUL_PARTS_COUNT_BYTES) + (size_t)floats * sizeof(float);
 }
 
-// Its loops, which read rows of 16 bits or go down columns, take several times as long as tiles.
+// skinny's loops over 16-bit rows or along columns take several times as long as tiles.
 int matmul_skinny_threads(const struct matmul_problem *p, const struct tsri_limits *limits,
                           bool by_units) {
     bool is_f32 = p->b.dtype == TSR_F32, is_by_rows = !matmul_has_columns(p);
     if (is_f32 && is_by_rows) return matmul_threads(p, limits, false);
     double m = (double)p->m, k = (double)p->k, of_column, passes = ceil(m / MATMUL_ROWS_OF_PASS);
-    double least = p->n <= COLUMNS_OF_VECTOR ? WORK_OF_WAITING : 0; // each step for the one before
+    double least =
+        p->n <= COLUMNS_OF_VECTOR ? WORK_OF_WAITING : 0; // each step waits for the previous one
     double step = !is_f32 ? WORK_OF_WIDE_STEP : p->m == 1 ? WORK_OF_LONE_STEP : WORK_OF_STEP;
     double cols =
         (double)tsri_round_up((size_t)p->n, is_by_rows ? COLUMNS_OF_VECTOR : COLUMNS_OF_DOTS);
@@ -203,8 +206,8 @@ int matmul_skinny_threads(const struct matmul_problem *p, const struct tsri_limi
     return tsri_worth_threads(limits, (double)p->num_batches * cols * of_column);
 }
 
-// Columns that are too few for the threads, or so shallow that each task's rows of them are short: rows are dealt out, whose
-// sums go in the same order whatever is beside them.
+// If there are too few columns for the threads, or k is so small that each task's rows are short, rows are divided. A
+// row's sums are added in the same order among any other rows.
 static void cut_rows(const struct matmul_problem *p, int threads, struct tsri_plan *plan) {
     if (threads > 1 && !matmul_has_columns(p) && p->k <= SHALLOW_K)
         plan->block_n = tsri_min((int64_t)tsri_round_up((size_t)p->n, COLUMNS_OF_VECTOR), SKINNY_N);
@@ -213,8 +216,8 @@ static void cut_rows(const struct matmul_problem *p, int threads, struct tsri_pl
     plan->block_m = tsri_max(tsri_ceil_div(p->m, tsri_max(parts, 1)), 1);
 }
 
-// Tasks of all of k. A thread has its rows of A in fp32, but for skinny_bf16, and a tile of products, or two. Two tasks for each of
-// several threads, so that one that comes late leaves work to the others.
+// Tasks of all of k. A thread has its rows of A in fp32 (except for skinny_bf16) and one or two tiles of products. Two
+// tasks for each of several threads, so that a late thread leaves work to the others.
 static void plan_whole_depth(const struct matmul_problem *p, const struct tsri_limits *limits,
                              bool by_units, struct tsri_plan *plan) {
     int64_t num_b = p->b_up.data != NULL ? 2 : 1;
@@ -236,7 +239,7 @@ static void plan_whole_depth(const struct matmul_problem *p, const struct tsri_l
     plan->block_k = by_units ? 0 : (int64_t)tsri_round_up((size_t)p->k, 16);
     plan->num_tasks =
         p->num_batches * tsri_ceil_div(p->m, plan->block_m) * tsri_ceil_div(p->n, plan->block_n);
-    plan->grain = plan->block_m * (plan->block_k + num_b * plan->block_n); // floats of a thread
+    plan->grain = plan->block_m * (plan->block_k + num_b * plan->block_n); // floats per thread
     plan->grain = (int64_t)tsri_round_up((size_t)plan->grain, 16);
     plan->workspace_bytes = (size_t)(plan->grain * limits->num_threads) * sizeof(float);
 }
@@ -254,7 +257,7 @@ void matmul_plan_skinny_bf16(const void *problem, const struct tsri_limits *limi
     plan_whole_depth(problem, limits, true, plan);
 }
 
-// A row of A in fp32 and a row of products for each thread, or two, and one of a block of k.
+// Per thread: a row of A in fp32, one or two rows of products, and one for a block of k.
 void matmul_plan_naive(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
     const struct matmul_problem *p = problem;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scales of fp8 operands on the CPU: factors of what has been widened to fp32 and packed, so that every tiled variant
-// multiplies fp8 as it does f32.
+// Scales of fp8 operands on the CPU. They are applied to operands that have been widened to fp32 and packed, so every
+// tiled variant multiplies fp8 like f32.
 #include "ops/matmul/matmul_problem.h"
 
 float matmul_scale_at(const struct matmul_matrix *scale, int64_t i, int64_t j) {
     return scale->data != NULL ? *(const float *)(const void *)matmul_at(scale, i, j) : 1;
 }
 
-// Steps from `step` on, up to `end`, that have one scale.
+// The number of steps from `step` on, up to `end`, that share one scale.
 static int64_t run_of(int64_t step, int64_t end) {
     return tsri_min(MATMUL_SCALE_BLOCK - step % MATMUL_SCALE_BLOCK, end - step);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What surrounds the micro-kernel of cpu/gemm_simd.c in c (m x n) = a (m x k) b (k x n): the epilogue, products of few rows
-// (skinny), by which the baseline goes row by row, and the gradient of the epilogue.
+// What surrounds the micro-kernel of cpu/gemm_simd.c in c (m x n) = a (m x k) b (k x n): the epilogue, products for
+// small m (skinny, which the baseline uses row by row), and the gradient of the epilogue.
 // Floor: few rows read b once, beside 2 m n k FLOPs; the epilogue writes c once.
 // Limit: with few rows, reading b.
 // Figures: docs/kernels/matmul_cpu_rows.md.
@@ -12,7 +12,7 @@
 
 // ---- Epilogue ---------------------------------------------------------------------------------
 
-// One row of n products, in the order that tessera/matmul.h gives.
+// Finishes one row of n products, in the order of tessera/matmul.h.
 SIMD_INLINE void finish_row(tsr_activation kind, const struct matmul_problem *p, int64_t row,
                             int64_t col, int64_t n, const float *acc, const float *up) {
     const char *residual = p->residual.data != NULL ? matmul_at(&p->residual, row, col) : NULL;
@@ -53,13 +53,12 @@ static void finish(const struct matmul_problem *p, int64_t row, int64_t col, int
 
 enum { MAX_COLS = 512, DOTS = 4, STEPS = 4, AHEAD = 8 };
 
-// Columns of B are contiguous (a linear layer's weights): rows x 4 dot products at a time, or 2 where the registers are few,
-// over k steps. Far columns: the next ones are asked for on the way, since a core that fetches ahead by itself begins anew at
-// each of them.
+// Contiguous columns of B (a linear layer's weights): rows x 4 dot products at a time, 2 if registers are few, over k
+// steps. is_far: prefetches the next columns, because the hardware prefetcher restarts at each column.
 SIMD_INLINE void dots(int rows, tsr_dtype dtype, bool is_far, int64_t n, int64_t k, const float *a,
                       int64_t k_stride, const void *b, int64_t first, int64_t col, float *acc,
                       int64_t stride) {
-    enum { ROUND = 4 }; // of vf_hsum4
+    enum { ROUND = 4 }; // columns per call of vf_hsum4
     const int cols = VL <= 8 && rows > 3 ? DOTS / 2 : DOTS;
     const int products = (rows * cols + ROUND - 1) / ROUND * ROUND;
     for (int64_t j = 0; j < n; j += cols) {
@@ -98,7 +97,7 @@ SIMD_INLINE void dots(int rows, tsr_dtype dtype, bool is_far, int64_t n, int64_t
     }
 }
 
-// `steps` rows of B from p on, columns from j on: a whole vector, or `lanes` of one.
+// `steps` rows of B from p on, at the columns from j on: a whole vector, or `lanes` of one.
 SIMD_INLINE void axpy(int rows, tsr_dtype dtype, bool is_whole, int64_t steps, const float *a,
                       int64_t k_stride, const void *b, int64_t at, int64_t row, float *acc,
                       int64_t stride, int64_t lanes) {
@@ -122,8 +121,8 @@ SIMD_INLINE void axpy(int rows, tsr_dtype dtype, bool is_whole, int64_t steps, c
     }
 }
 
-// Rows of B are contiguous: four of them at a time are multiplied, and the four products added to the
-// sums, which stay in the first-level cache.
+// Contiguous rows of B: four at a time are multiplied, and the four products are added to the sums, which stay in the
+// first-level cache.
 SIMD_INLINE void axpys(int rows, tsr_dtype dtype, int64_t n, int64_t k, const float *a,
                        int64_t k_stride, const void *b, int64_t first, int64_t row, float *acc,
                        int64_t stride) {
@@ -142,7 +141,7 @@ SIMD_INLINE void axpys(int rows, tsr_dtype dtype, int64_t n, int64_t k, const fl
 #undef AXPYS
 }
 
-// k goes in blocks whose sums are added up: a serial fp32 sum of many terms of one sign drifts.
+// k is cut into blocks whose sums are added, because a serial fp32 sum of many terms of one sign drifts.
 SIMD_INLINE void skinny_as(int rows, tsr_dtype dtype, bool is_far, int64_t n, int64_t k,
                            const float *a, int64_t k_stride, const void *b, int64_t row,
                            int64_t col, float *acc, int64_t stride) {
@@ -162,7 +161,7 @@ SIMD_INLINE void skinny_as(int rows, tsr_dtype dtype, bool is_far, int64_t n, in
         for (int64_t j = 0; j < n; j += MAX_COLS) {
             int64_t cols = n - j < MAX_COLS ? n - j : MAX_COLS;
             const char *of_b = (const char *)b + j * simd_bytes(dtype);
-            if (p == 0) { // the first sums need no place of their own
+            if (p == 0) { // the first sums are stored directly
                 axpys(rows, dtype, cols, k < BLOCK ? k : BLOCK, a, k_stride, of_b, 0, row, acc + j,
                       stride);
                 continue;
@@ -209,7 +208,7 @@ static void few_rows(tsr_dtype dtype, bool is_far, int64_t m, int64_t n, int64_t
     }
 }
 
-// Rows beyond those whose sums fit the registers meet a few columns again while these are in the caches.
+// Rows beyond those with sums in registers go through a few columns again while these are in the caches.
 static void skinny(tsr_dtype dtype, bool is_far, int64_t m, int64_t n, int64_t k, const float *a,
                    int64_t k_stride, const void *b, int64_t row, int64_t col, float *acc,
                    int64_t stride) {

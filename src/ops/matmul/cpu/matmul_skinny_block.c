@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block of a product by the kernel of "skinny", which reads B once in its own dtype: in fp32, or by vdpbf16ps. Skinny's tasks are
-// such blocks, and so are blocks of groups of few rows; parts of k and "naive" take their rows of A as they do.
+// A block of a product by the kernel of "skinny", which reads B once in its own dtype: in fp32, or by vdpbf16ps. Used
+// by skinny's tasks and for groups of few rows; parts of k and "naive" prepare their rows of A in the same way.
 #include "cpu/gemm.h"
 #include "cpu/gemm_bf16.h"
 #include "ops/matmul/matmul_problem.h"
@@ -18,7 +18,7 @@ const float *matmul_rows_of_a(const struct gemm_kernels *gemm, const struct matm
     return own;
 }
 
-// Floats from row to row of a in fp32; 0 where a is used as it is.
+// Floats per row of a in fp32; 0 if a is used in place.
 static int64_t own_stride_of(const struct matmul_problem *p) {
     return matmul_is_rows_of_floats(&p->a) ? 0 : (int64_t)tsri_round_up((size_t)p->k, 16);
 }
@@ -28,14 +28,14 @@ int64_t matmul_skinny_floats(const struct matmul_problem *p, int64_t m, int64_t 
 }
 
 bool matmul_is_far(const struct matmul_problem *p, const struct tsri_limits *limits) {
-    enum { MOST_BYTES = 4 << 10, MOST_BYTES_OF_F32 = 3 << 10 }; // of a column, as measured
+    enum { MOST_BYTES = 4 << 10, MOST_BYTES_OF_F32 = 3 << 10 }; // bytes of a column, as measured
     int64_t bytes = p->k * (int64_t)tsr_dtype_bytes(p->b.dtype);
     return matmul_has_columns(p) &&
            bytes <= (p->b.dtype == TSR_F32 ? MOST_BYTES_OF_F32 : MOST_BYTES) &&
            p->num_batches * p->n * bytes > limits->l2_bytes / 2;
 }
 
-// In fp32.
+// Computes a block in fp32.
 static void multiply_block(const struct tsri_limits *limits, const struct matmul_problem *p,
                            bool is_far, int64_t row, int64_t col, int64_t m, int64_t n, float *own,
                            float *acc, float *up, int64_t acc_stride) {
@@ -50,12 +50,12 @@ static void multiply_block(const struct tsri_limits *limits, const struct matmul
                         p->b_up.row, matmul_column_step(p, &p->b_up), up, acc_stride);
 }
 
-// By vdpbf16ps.
+// Computes a block by vdpbf16ps.
 static void multiply_block_bf16(const struct tsri_limits *limits, const struct matmul_problem *p,
                                 const struct matmul_matrix *b, bool is_far, int64_t row,
                                 int64_t col, int64_t m, int64_t n, float *c, int64_t c_stride) {
 #if defined(TSRI_HAS_BF16_KERNELS)
-    enum { FAR_ELEMENTS = 4 << 20, FARTHER_ELEMENTS = 8 << 20 }; // of b
+    enum { FAR_ELEMENTS = 4 << 20, FARTHER_ELEMENTS = 8 << 20 }; // elements of b
     bool by_columns = matmul_has_columns(p);
     const struct gemm_bf16_few product = {
         .m = m,
@@ -73,7 +73,7 @@ static void multiply_block_bf16(const struct tsri_limits *limits, const struct m
     tsri_gemm_bf16_few(&product);
 #else
     (void)limits, (void)p, (void)b, (void)is_far, (void)row, (void)col, (void)m, (void)n, (void)c;
-    (void)c_stride; // no machine has the unit in such a build: matmul_has_skinny_bf16
+    (void)c_stride; // unreachable in such a build: matmul_has_skinny_bf16
 #endif
 }
 
