@@ -83,7 +83,7 @@ def read_help(op):
     options = {}
     text = run(op, "--help").stdout
     for name, value, words in re.findall(r"^ +(?:-\w, )?--([\w-]+) ?([A-Z]*) +(.*)$", text, re.M):
-        choice = re.match(r".*; ([\w-]+) unless given: (.*)$", words)
+        choice = re.match(r".*, ([\w-]+) by default: (.*)$", words)
         standard = re.search(r"\(([-+.\de]+)\)$", words)
         if choice:
             choices = choice[2].split(", ")

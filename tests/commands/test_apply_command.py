@@ -239,7 +239,7 @@ REFUSED = {
                            ["--ignore-index", "4294967196"], ["--ignore-index"]),
     "gradient through an activation of groups": (
         "matmul-grouped", {"a": X, "b": draw("b", (1, 4, 2)), "offsets": np.array([0, 3], np.int32),
-                           "dc": draw("dc", (3, 2))}, ["--activation", "gelu"], ["dc beside an activation"]),
+                           "dc": draw("dc", (3, 2))}, ["--activation", "gelu"], ["dc is given with an activation"]),
     "gradient of another shape": ("rope", {"x": draw("x", (1, 3, 1, 4)), "dy": draw("dy", (1, 2, 1, 4)),
                                            "cos": draw("c", (3, 2)), "sin": draw("s", (3, 2))}, [], ["dx", "(1, 3, 1, 4)"]),
     "unknown operation": ("soft", {"x": X}, [], ["'soft'", "softmax"]),

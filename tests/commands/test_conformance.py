@@ -142,7 +142,7 @@ def test_numpy_passes(dtype, operations, tmp_path):
     answer(cases, results, NUMPY, names)
     done = run("check", cases, "--results", results)
     assert {op for op, _ in rows(done.stdout)} == set(operations)
-    assert "optional outputs were left out, not compared" in done.stderr  # mean and rstd
+    assert "optional outputs were missing, not compared" in done.stderr  # mean and rstd
 
 
 # ---- What is wrong -------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def test_usage(softmax, tmp_path):
     assert "cannot write" in refused("write", "softmax", "-o", tmp_path / "file", code=4)
     assert "check needs one folder" in refused("check")
     assert "check needs --results or --command" in refused("check", cases)
-    assert "no cases, as conformance write makes them" in refused("check", tmp_path, "--results", tmp_path)
+    assert "no cases; 'conformance write' makes them" in refused("check", tmp_path, "--results", tmp_path)
     assert "No such file" in refused("check", tmp_path / "none", "--results", tmp_path, code=4)
     for text, words in (("{", "bad.json"), ('{"op": "nothing", "params": {}}', "no operation 'nothing'"),
                         ("[]", "is no case"), ('{"op": "softmax_forward"}', "is no case"),

@@ -62,7 +62,7 @@ def test_what_write_says_is_among_them(operation, tmp_path):
                                          ("cols", -1e300)])
 def test_sizes_are_whole_numbers_that_are_exact(name, value, tmp_path):
     softmax(tmp_path, params={"rows": 2, "cols": 3, name: value})
-    assert f"params.{name} is not of its kind" in run("check", tmp_path, "--results", tmp_path, code=2).stderr
+    assert f"params.{name} has a wrong type or value" in run("check", tmp_path, "--results", tmp_path, code=2).stderr
 
 
 def test_words_of_files_have_no_control_characters(tmp_path):

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera apply: an operation on the tensors of a safetensors file. The operations' descriptions
-// give the options, the names in the files, sizes and shapes, so that a new operation needs
-// nothing here.
+// tessera apply: runs an operation on the tensors of a safetensors file. The operations' descriptions
+// give the options, the names in the files, sizes and shapes, so that a new operation needs no change
+// here.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,14 +17,14 @@
 
 enum { COMMON_OPTIONS = 10 };
 
-// What the command line says.
+// The command line, read.
 struct request {
     const char *input, *output, *results, *device, *variant, *dtype, *isa;
     int64_t num_threads;
     bool is_deterministic, is_batch_invariant;
 };
 
-// The value of a parameter's option before it is a double.
+// The value of a parameter's option, before it is turned into a double.
 struct slot_value {
     bool flag;
     int64_t whole;
@@ -37,24 +37,23 @@ struct slot_value {
 static int fill_common(struct option_spec *options, struct request *request) {
     const struct option_spec common[COMMON_OPTIONS] = {
         {"input", 'i', "FILE", "safetensors file with the inputs", OPTION_TEXT, &request->input},
-        {"output", 'o', "FILE", "safetensors file for the outputs; replaced as a whole, at the end",
+        {"output", 'o', "FILE", "safetensors file for the outputs; it is replaced at the end",
          OPTION_TEXT, &request->output},
         {"results", 0, "LIST",
-         "these outputs only, each with :T for another dtype: c:f32,dbias (all that the inputs ask "
-         "for)",
+         "only these outputs, with :T for another dtype: c:f32,dbias (all that the inputs imply)",
          OPTION_TEXT, &request->results},
-        {"dtype", 0, "T", "convert the inputs first: f32, bf16, f16, f64, ... (as they are)",
+        {"dtype", 0, "T", "convert the inputs first: f32, bf16, f16, f64, ... (no conversion)",
          OPTION_TEXT, &request->dtype},
-        {"variant", 0, "V", "this implementation, as listed by verify (what the library chooses)",
+        {"variant", 0, "V", "name of a variant, as verify lists it (the library's choice)",
          OPTION_TEXT, &request->variant},
         {"device", 0, "D", "cpu or cuda:N (cpu)", OPTION_TEXT, &request->device},
         {"threads", 0, "N", "threads (all CPUs)", OPTION_INT, &request->num_threads, NULL, 1, 4096},
-        {"isa", 0, "I", "instruction set: scalar, avx2, avx512 (the best there is)", OPTION_TEXT,
+        {"isa", 0, "I", "instruction set: scalar, avx2, avx512 (the best available)", OPTION_TEXT,
          &request->isa},
-        {"deterministic", 0, NULL, "bitwise the same in every run, as the CPU always is",
-         OPTION_FLAG, &request->is_deterministic},
-        {"batch-invariant", 0, NULL, "a row's bits do not depend on how many rows there are",
-         OPTION_FLAG, &request->is_batch_invariant},
+        {"deterministic", 0, NULL, "the same bits in every run; on the CPU always", OPTION_FLAG,
+         &request->is_deterministic},
+        {"batch-invariant", 0, NULL, "a row's bits do not depend on the other rows", OPTION_FLAG,
+         &request->is_batch_invariant},
     };
     memcpy(options, common, sizeof common);
     return COMMON_OPTIONS;
@@ -90,11 +89,11 @@ static int parse(struct apply *apply, struct request *request, int argc, char **
         if (kind == OPTION_FLAG)
             snprintf(helps[i], sizeof helps[i], "%s", param->help);
         else if (kind == OPTION_CHOICE)
-            snprintf(helps[i], sizeof helps[i], "%s; %s unless given", param->help,
+            snprintf(helps[i], sizeof helps[i], "%s, %s by default", param->help,
                      param->choices[(int)param->standard]);
         else
             snprintf(helps[i], sizeof helps[i],
-                     param->source == SOURCE_OPTION ? "%s (by a tensor)" : "%s (%.10g)",
+                     param->source == SOURCE_OPTION ? "%s (from a tensor)" : "%s (%.10g)",
                      param->help, param->standard);
         options[count++] = (struct option_spec){
             names[i], 0, value, helps[i], kind, target, param->choices, param->least, param->most};
@@ -106,8 +105,7 @@ static int parse(struct apply *apply, struct request *request, int argc, char **
     char synopsis[96], summary[600], names_text[512];
     snprintf(synopsis, sizeof synopsis, "%s --input FILE --output FILE [options]",
              apply->command != NULL ? apply->command : "OP");
-    snprintf(summary, sizeof summary,
-             "Applies an operation to the tensors of a safetensors file%s%s.",
+    snprintf(summary, sizeof summary, "Runs an operation on the tensors of a safetensors file%s%s.",
              apply->command == NULL ? ". OP is one of " : "",
              apply->command == NULL ? spec_commands_text(" ", names_text, sizeof names_text) : "");
     char notes[2000];
@@ -142,8 +140,8 @@ static int parse(struct apply *apply, struct request *request, int argc, char **
     return -1;
 }
 
-// The operation's name, wherever it stands: its options are known only after it. Words behind the
-// common options that take a value are no names.
+// Finds the operation's name anywhere in the command line, because it determines the other options.
+// The value of a common option is not taken for a name.
 static int find_command(int argc, char **argv, const char **command) {
     struct request request;
     struct apply found = {0};
@@ -172,7 +170,7 @@ static int find_command(int argc, char **argv, const char **command) {
 
 // ---- The context ------------------------------------------------------------------------------
 
-// An operation that the device has no variant of is skipped, as one on a device that is not there.
+// An operation without a variant for the device is skipped, like an operation on a missing device.
 static int check_device(struct apply *apply, const char *text) {
     int code = device_parse("apply", text, &apply->device);
     if (code >= 0 || device_has_op(apply->device, apply->forward->op)) return code;
@@ -198,7 +196,7 @@ static int create_context(struct apply *apply, const struct request *request) {
                                                                        : EXIT_COULD_NOT_RUN;
 }
 
-// A misspelt variant must not pass for the default.
+// A misspelt variant must not silently become the default.
 static int check_variant(const struct apply *apply) {
     if (apply->variant == NULL) return -1;
     const struct op_spec *const passes[] = {apply->forward, apply->backward};
@@ -236,7 +234,7 @@ static int run(struct apply *apply, const struct request *request, tsr_dtype dty
     tsr_safetensors *file;
     tsr_status status = tsr_safetensors_open(request->input, &file);
     bool is_done = status == TSR_OK;
-    bool is_readable = access(request->input, R_OK) == 0; // else there is no file to be wrong
+    bool is_readable = access(request->input, R_OK) == 0; // else the content cannot be wrong
     if (!is_done)
         apply_fail(apply,
                    status == TSR_OUT_OF_MEMORY || !is_readable ? EXIT_COULD_NOT_RUN : EXIT_USAGE,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which outputs a pass of `apply` gives, in which dtype: what the inputs ask for, or what --results names.
+// Which outputs a pass of `apply` gives, and in which dtype: those that the inputs imply, or those of --results.
 #include <stdio.h>
 #include <string.h>
 
@@ -68,15 +68,15 @@ bool apply_has_asked(struct apply *apply) {
         const struct apply_value *value = apply_find(apply, name);
         if (value == NULL || !value->is_result)
             return apply_fail(apply, EXIT_USAGE,
-                              "--results: %s gives no '%s' of the tensors that %s holds",
-                              apply->command, name, apply->input_path);
+                              "--results: %s gives no '%s' for the tensors of %s", apply->command,
+                              name, apply->input_path);
     }
     return true;
 }
 
 // ---- --help -----------------------------------------------------------------------------------
 
-// "\n\nsoftmax_backward reads y, dy and writes dx." In brackets what is optional, or is read with some options alone.
+// "\n\nsoftmax_backward reads y, dy and writes dx." Brackets: optional, or only read with some options.
 static size_t pass_notes(const struct op_spec *spec, char *text, size_t bytes) {
     size_t used = (size_t)snprintf(text, bytes, "\n\n%s reads", spec->op);
     for (int writes = 0; writes < 2; writes++) {
@@ -101,18 +101,19 @@ static size_t pass_notes(const struct op_spec *spec, char *text, size_t bytes) {
 const char *apply_notes(const struct apply *apply, char *text, size_t bytes) {
     const struct op_spec *const passes[] = {apply->forward, apply->backward};
     size_t used = (size_t)snprintf(text, bytes,
-                                   "Tensors are named as the fields of the C call, which gets them "
-                                   "as the file has them and says what does not "
-                                   "fit.\nAn output is in the dtype of the main tensors, the "
-                                   "gradient of a small one in its tensor's; --results "
-                                   "asks for others.\nWhat the call updates (param, k_cache; under "
-                                   "--accumulate c) is read from the input and "
-                                   "written to the output.\nA file that has the gradient of the "
-                                   "output (dy, dc) gets the backward pass as well. OP "
-                                   "may also be one pass alone,\nas softmax_backward. %s",
+                                   "Tensors have the names of the C call's fields. The call gets "
+                                   "them as they are in the file and reports what does not fit.\n"
+                                   "An output has the dtype of the main tensors, the gradient of "
+                                   "a small tensor that tensor's dtype; --results changes it.\n"
+                                   "Tensors that the call updates (param, k_cache; c with "
+                                   "--accumulate) are read from the input and written to the "
+                                   "output.\n"
+                                   "If the file has the gradient of the output (dy, dc), the "
+                                   "backward pass runs too. OP may also be a single pass,\n"
+                                   "such as softmax_backward. %s",
                                    apply->command == NULL
                                        ? "'tessera apply OP --help' lists its options and tensors."
-                                       : "Optional in brackets:");
+                                       : "Brackets mark optional tensors:");
     for (int p = 0; p < 2 && apply->command != NULL && passes[p] != NULL && used < bytes; p++)
         used += pass_notes(passes[p], text + used, bytes - used);
     return text;
@@ -124,7 +125,7 @@ const struct apply_value *apply_model(struct apply *apply, const struct slot_spe
     return slot->model != NULL ? apply_find(apply, slot->model) : NULL;
 }
 
-// Whether the backward pass that follows reads an output of forward.
+// Whether a backward pass follows and reads this output of forward.
 static bool is_for_backward(const struct apply *apply, const struct op_spec *spec,
                             const char *name) {
     if (!apply->runs_backward || spec != apply->forward) return false;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // One pass of an operation on named tensors, by its description alone: binds the inputs, infers the
-// sizes, gives the outputs memory, calls. The call gets the tensors as the file has them and judges their shapes and
-// dtypes; what is refused here is what sizes cannot be inferred from. `conformance` hands cases to the oracle in the
-// description's shapes, so there every shape and dtype is checked.
+// sizes, allocates the outputs, calls. The call gets the tensors as they are in the file and checks their shapes and
+// dtypes; this file only refuses tensors from which no sizes can be inferred. `conformance` gives cases to the oracle in
+// the description's shapes, so it checks every shape and dtype here.
 //
-// Leading dimensions: an operation on rows (parameter "rows" or "tokens") or on matrices (parameter "batch"
-// beside "m") is described with at most one of them. A file's tensor may have any number, which are
-// folded into that one; outputs get those of the first tensor back. Which tensors have leading
-// dimensions is seen by asking the description for the shapes of two sizes.
+// Leading dimensions: the description of an operation on rows (parameter "rows" or "tokens") or on matrices (parameters
+// "batch" and "m") has at most one. A tensor in a file may have any number; they are folded into that one, and outputs
+// get the leading dimensions of the first tensor. To find out which tensors have leading dimensions, this file asks the
+// description for the shapes of two sizes.
 #include <stdio.h>
 #include <string.h>
 
@@ -16,17 +16,17 @@
 #include "measure/allocation.h"
 #include "verify/device_case.h"
 
-static const double NOT_TOLD = -1; // of a size
+static const double NOT_TOLD = -1; // a size that is not known yet
 
-// A pass under way.
+// The current pass.
 struct pass {
     struct apply *apply;
     struct op_case c;
     struct apply_value *bound[SPEC_MAX_SLOTS]; // inputs
     int lead;             // the parameter that stands for the leading dimensions, -1 for none
-    bool is_dropped_at_1; // a leading 1 is no dimension in the description
-    int num_leading;      // -1 until a tensor has told
-    int64_t leading[TSR_MAX_DIMS]; // those of the first tensor that has any
+    bool is_dropped_at_1; // the description drops a leading dimension of 1
+    int num_leading;      // -1: not known yet
+    int64_t leading[TSR_MAX_DIMS]; // the leading dimensions of the first tensor that has any
 };
 
 static const struct slot_spec *slot_of(const struct pass *pass, int slot) {
@@ -35,7 +35,7 @@ static const struct slot_spec *slot_of(const struct pass *pass, int slot) {
 
 // ---- Inputs -----------------------------------------------------------------------------------
 
-// "x (3, 4), dy (3, 4)" of what came from the file.
+// "x (3, 4), dy (3, 4)": the tensors of the file.
 static const char *holdings(struct apply *apply, char *text, size_t bytes) {
     size_t used = (size_t)snprintf(text, bytes, "%s", "no tensor");
     char shape[128];
@@ -74,8 +74,8 @@ static bool bind_inputs(struct pass *pass) {
     return true;
 }
 
-// The first main tensor gives the dtype of the case, or where there is none one that is always f32 but beside f64.
-// Indices are int32, nothing else is.
+// The dtype of the case is that of the first main tensor; without one it is f64 if any tensor is. Indices must be int32,
+// other tensors must not.
 static bool set_dtype(struct pass *pass) {
     const struct op_spec *spec = pass->c.spec;
     bool is_set = false;
@@ -95,7 +95,7 @@ static bool set_dtype(struct pass *pass) {
     return true;
 }
 
-// Small tensors may be f32 beside the case's dtype.
+// Small tensors have the case's dtype or f32.
 static bool check_dtypes(struct pass *pass) {
     const struct op_spec *spec = pass->c.spec;
     for (int s = 0; spec->slots[s].name != NULL; s++) {
@@ -128,7 +128,7 @@ static int core_shape(const struct pass *pass, int slot, int64_t *core, bool *ha
     if (pass->lead < 0) return ndim;
     int64_t first[TSR_MAX_DIMS], second[TSR_MAX_DIMS];
     struct op_case probe = pass->c;
-    probe.param[pass->lead] += 2; // a batch of 1 may be no dimension
+    probe.param[pass->lead] += 2; // a batch of 1 may be dropped
     int probe_ndim = probe.spec->shape(&probe, slot, first);
     probe.param[pass->lead] += 1;
     probe.spec->shape(&probe, slot, second);
@@ -138,8 +138,8 @@ static int core_shape(const struct pass *pass, int slot, int64_t *core, bool *ha
     return probe_ndim - 1;
 }
 
-// A view of a file's tensor with its leading dimensions folded into one, for the description to
-// infer sizes from. Keeps those of the first tensor that has any.
+// Makes a view of a file's tensor with its leading dimensions folded into one, from which the description infers sizes.
+// Stores the leading dimensions of the first tensor that has any.
 static bool fold(struct pass *pass, int slot) {
     const tsr_tensor *t = &pass->bound[slot]->tensor;
     int64_t core[TSR_MAX_DIMS], folded[TSR_MAX_DIMS] = {1};
@@ -202,7 +202,7 @@ static bool infer(struct pass *pass) {
                               value_text(option->param, before.param[param], given, sizeof given),
                               value_text(option->param, value, inferred, sizeof inferred));
         if (value == NOT_TOLD && option->param->source == SOURCE_OPTION)
-            return apply_fail(pass->apply, EXIT_USAGE, "%s needs --%s, which no tensor tells",
+            return apply_fail(pass->apply, EXIT_USAGE, "%s needs --%s, which no tensor implies",
                               spec->op, apply_option_name(option->param, name, sizeof name));
     }
     return true;
@@ -224,7 +224,7 @@ static bool is_shape(const tsr_tensor *t, int ndim, const int64_t *shape) {
     return t->ndim == ndim && memcmp(t->shape, shape, (size_t)ndim * sizeof *shape) == 0;
 }
 
-// Every input against its shape; the case gets contiguous views in the description's shapes.
+// Checks the shape of every input; the case gets contiguous views in the description's shapes.
 static bool check_shapes(struct pass *pass) {
     const struct op_spec *spec = pass->c.spec;
     char got[128], expected[128];
@@ -233,7 +233,7 @@ static bool check_shapes(struct pass *pass) {
         const tsr_tensor *t = &pass->bound[s]->tensor;
         int64_t in_file[TSR_MAX_DIMS], in_case[TSR_MAX_DIMS];
         int ndim = file_shape(pass, s, in_file), case_ndim = spec->shape(&pass->c, s, in_case);
-        // Beside a batch of 1, a shared matrix may have no batch at all.
+        // With a batch of 1, a shared matrix may lack the batch dimension.
         bool is_right = (ndim >= 0 && is_shape(t, ndim, in_file)) ||
                         (pass->is_dropped_at_1 && is_shape(t, case_ndim, in_case) &&
                          pass->c.param[pass->lead] == 1);
@@ -250,7 +250,7 @@ static bool check_shapes(struct pass *pass) {
 
 // ---- Outputs ----------------------------------------------------------------------------------
 
-// An output that is there before: the result starts as the input.
+// For an output that the call updates: copies the input into the result.
 static bool copy_input(struct pass *pass, int slot, const tsr_tensor *result) {
     const tsr_tensor *input = &pass->bound[slot]->tensor;
     size_t bytes = (size_t)tsr_tensor_numel(result) * tsr_dtype_bytes(result->dtype);
@@ -262,8 +262,8 @@ static bool copy_input(struct pass *pass, int slot, const tsr_tensor *result) {
     return true;
 }
 
-// The shape of an output in the files. What is updated keeps its shape; a gradient has its tensor's, also where a batch
-// of 1 lets a shared matrix lack it. Returns its number of dimensions, -1 after a failure.
+// The shape of an output in the files. An updated tensor keeps its shape. A gradient has its tensor's shape, also if a
+// shared matrix lacks a batch dimension of 1. Returns the number of dimensions, -1 after a failure.
 static int output_shape(struct pass *pass, int slot, int64_t *shape) {
     const struct slot_spec *output = slot_of(pass, slot);
     const struct apply_value *model = apply_model(pass->apply, output);
@@ -337,7 +337,7 @@ static bool has_variant(const struct op_spec *spec, const char *variant) {
     return false;
 }
 
-// On a device other than the host's the tensors go there, and the results come back.
+// On a GPU the tensors are copied there and the results back.
 static tsr_status call(struct apply *apply, const struct op_case *c, const char *variant) {
     struct device_case device;
     if (apply->device.type == TSR_CPU) return c->spec->call(apply->ctx, c, variant, NULL, 0, NULL);
@@ -348,7 +348,7 @@ static tsr_status call(struct apply *apply, const struct op_case *c, const char 
     return status;
 }
 
-// What the call takes beside the tensors, which lie in memory already. A device has its own words for it.
+// Whether the workspace fits into memory beside the tensors. A GPU's allocator reports that by itself.
 static bool check_workspace(struct apply *apply, const struct op_case *c, const char *variant) {
     size_t bytes = 0;
     char needed[32], left[32];
@@ -385,7 +385,7 @@ bool apply_pass(struct apply *apply, const struct op_spec *spec) {
     for (int s = 0; spec->slots[s].name != NULL; s++)
         if (pass.bound[s] != NULL) pass.c.tensor[s] = pass.bound[s]->tensor;
     if (!make_outputs(&pass, false)) return false;
-    // A variant of one pass alone leaves the other one to the library.
+    // If only the other pass has this variant, the library chooses for this pass.
     const char *variant = has_variant(spec, apply->variant) ? apply->variant : NULL;
     if (!check_workspace(apply, &pass.c, variant)) return false;
     tsr_status status = call(apply, &pass.c, variant);

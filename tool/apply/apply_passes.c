@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which passes of an operation `apply` runs, and the pre-activation that backward of matmul asks for.
+// Which passes of an operation `apply` runs, and the pre-activation that matmul's backward pass needs.
 #include <string.h>
 
 #include "apply/apply.h"
 #include "commands/command.h"
 
-// The first required input of backward that is neither in the file nor a result of forward; NULL when it
-// can run.
+// The first required input of backward that is neither in the file nor a result of forward; NULL if backward can run.
 static const char *missing_for_backward(struct apply *apply) {
     const struct slot_spec *slots = apply->backward->slots;
     const struct op_spec *forward = apply->forward;
@@ -20,14 +19,14 @@ static const char *missing_for_backward(struct apply *apply) {
     return NULL;
 }
 
-// Backward of a matmul with an activation reads what the activation read: op(a) op(b) + bias, which
-// a forward pass without the epilogue gives. It is no output.
+// The backward pass of a matmul with an activation reads the activation's input, op(a) op(b) + bias. A
+// forward pass without the activation computes it. It is not written to the output file.
 static bool make_preact(struct apply *apply) {
     bool has_activation = apply_option_value(apply, "activation", 0) != 0;
     if (apply_find(apply, "b_up") != NULL)
         return apply_fail(apply, EXIT_USAGE,
-                          "matmul: dc beside b_up: the gradient of a gated matmul is that of two "
-                          "matmuls and an activation");
+                          "matmul: dc is given with b_up, expected the gradient of a gated matmul "
+                          "as two matmuls and an activation");
     if (apply_option_value(apply, "alpha", 1) != 1)
         return apply_fail(apply, EXIT_USAGE, "matmul: dc needs alpha 1, got %g",
                           apply_option_value(apply, "alpha", 1));
@@ -60,14 +59,14 @@ static bool make_preact(struct apply *apply) {
     return preact != NULL;
 }
 
-// The gradient that grouped products take is that of the product alone.
+// The backward pass of grouped products takes the gradient of the product, without an epilogue.
 static bool check_grouped(struct apply *apply) {
     if (apply_option_value(apply, "activation", 0) == 0 && apply_find(apply, "b_up") == NULL)
         return true;
     return apply_fail(
         apply, EXIT_USAGE,
-        "matmul_grouped: dc beside an activation or b_up: the backward pass takes the "
-        "gradient of the product itself, expected it alone, as matmul_grouped_backward");
+        "matmul_grouped: dc is given with an activation or b_up, expected the gradient of the "
+        "product itself in a call of matmul_grouped_backward");
 }
 
 static bool is_command(const struct apply *apply, const char *name) {
@@ -89,8 +88,8 @@ bool apply_passes(struct apply *apply) {
         bool is_backward = missing != NULL && spec_slot(apply->forward, value->name) < 0;
         return apply_fail(apply, EXIT_USAGE, "%s: %s holds '%s', which %s%s%s", apply->command,
                           apply->input_path, value->name,
-                          is_backward ? "is of use beside '" : "these options make no use of",
-                          is_backward ? missing : "", is_backward ? "' only" : "");
+                          is_backward ? "is only used with '" : "these options do not use",
+                          is_backward ? missing : "", is_backward ? "'" : "");
     }
     return apply_has_asked(apply);
 }

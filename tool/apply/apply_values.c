@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the passes of `apply` work on: the operation and its options, the named values, what a file holds of them.
+// The data of the passes of `apply`: the operation and its options, the named values, and the tensors of a file.
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ bool apply_fail_status(struct apply *apply, tsr_status status) {
 // ---- Values -----------------------------------------------------------------------------------
 
 struct apply_value *apply_find(struct apply *apply, const char *name) {
-    for (int i = apply->num_values - 1; i >= 0; i--) // results come last
+    for (int i = apply->num_values - 1; i >= 0; i--) // from the end, where the results are
         if (strcmp(apply->values[i].name, name) == 0) return &apply->values[i];
     return NULL;
 }
@@ -99,7 +99,7 @@ static const struct op_spec *find_pass(const char *command, const char *pass) {
 bool apply_find_operation(struct apply *apply, const char *name) {
     apply->forward = find_pass(name, "forward");
     apply->backward = find_pass(name, "backward");
-    for (int i = 0; op_specs[i] != NULL && apply->forward == NULL; i++) // one pass alone
+    for (int i = 0; op_specs[i] != NULL && apply->forward == NULL; i++) // a single pass
         if (spec_names_are_alike(op_specs[i]->op, name)) apply->forward = op_specs[i];
     return apply->forward != NULL;
 }
@@ -118,7 +118,7 @@ void apply_add_params(struct apply *apply, const struct op_spec *spec) {
             apply->options[apply->num_options++] = (struct apply_option){p, false, p->standard};
 }
 
-// What a case has and the command line would have to say: has_x by giving x.
+// Marks the options that a command line would need for a case; the option x stands for has_x.
 void apply_set_options(struct apply *apply, const struct op_case *c) {
     char has[64];
     for (int i = 0; i < apply->num_options; i++) {
@@ -146,7 +146,7 @@ double apply_option_value(const struct apply *apply, const char *name, double ot
         const struct apply_option *option = &apply->options[i];
         if (!option->is_given) continue;
         if (strcmp(option->param->name, name) == 0) return option->value;
-        // has_scale is set by giving scale.
+        // The option scale sets has_scale.
         if (strncmp(name, "has_", 4) == 0 && strcmp(option->param->name, name + 4) == 0) return 1;
     }
     return otherwise;
@@ -154,7 +154,7 @@ double apply_option_value(const struct apply *apply, const char *name, double ot
 
 bool apply_reads(const struct apply *apply, const struct op_spec *spec, int slot) {
     enum slot_role role = spec->slots[slot].role;
-    if (strcmp(spec->slots[slot].name, "preact") == 0) // belongs to an activation
+    if (strcmp(spec->slots[slot].name, "preact") == 0) // only read with an activation
         return apply_option_value(apply, "activation", 0) != 0;
     if (role != SLOT_INOUT) return role == SLOT_IN;
     return spec_param(spec, "accumulate") < 0 || apply_option_value(apply, "accumulate", 0) != 0;
@@ -195,7 +195,7 @@ static bool fail_unknown(struct apply *apply, const char *name) {
                       is_result ? "a result" : "unknown here", names);
 }
 
-// Floating-point tensors in the dtype asked for, but for those whose dtype is fixed.
+// Converts a floating-point tensor to the dtype, unless its slot has a fixed dtype.
 static bool convert(struct apply *apply, struct apply_value *value, const struct slot_spec *slot,
                     tsr_dtype dtype) {
     bool is_free = (slot->kind == SLOT_MAIN || slot->kind == SLOT_SMALL) && slot->role == SLOT_IN;
@@ -212,7 +212,7 @@ static bool convert(struct apply *apply, struct apply_value *value, const struct
     return true;
 }
 
-// A tensor with elements is as large as its file; of an empty one any size is free, and sizes are multiplied.
+// The file's size limits a tensor with elements. An empty tensor may have any sizes, and their products could overflow.
 static bool check_sizes(struct apply *apply, const char *name, const tsr_tensor *t) {
     char text[256];
     for (int i = 0; i < t->ndim && tsr_tensor_numel(t) == 0; i++)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera conformance: the two verbs, write and check, and the table of verify over the answers.
+// tessera conformance: the two verbs, write and check, and verify's table of the answers.
 #define _GNU_SOURCE
 #include "apply/conformance.h"
 
@@ -24,24 +24,25 @@ static const struct command_help help = {
     .name = "conformance",
     .synopsis = "write OP... --output DIR | check DIR --results DIR | check DIR --command CMD",
     .summary =
-        "Holds any implementation of an operation against the oracle, through files: write puts "
-        "the cases of\nverify into a folder, check compares the answers element by element within "
+        "Compares any implementation of an operation with the oracle, through files: write puts "
+        "the cases of\nverify into a folder, check compares the answers element by element with "
         "the derived bound.",
     .notes =
-        "A case is NAME.safetensors, the inputs, and NAME.json, the call: op, params and the same "
-        "as options of\n'tessera apply', and of every tensor dtype and shape. The answer is a file "
-        "NAME.safetensors with the\noutputs, of exactly those dtypes and shapes; optional ones may "
-        "be left out. In CMD {input}, {output},\n{call} (the JSON file), {op} and {options} stand "
-        "for what they say, also between quotes, but for {options},\nwhich are several words; it "
-        "is "
-        "run by sh once for every case:\n"
+        "A case is two files: NAME.safetensors has the inputs, NAME.json the call: op, params, the "
+        "options for\n'tessera apply', and the dtype and shape of every tensor. The answer is a "
+        "file NAME.safetensors with the\noutputs in exactly these dtypes and shapes; optional "
+        "outputs may be left out.\n"
+        "sh runs CMD once for every case. {input}, {output}, {call} (the JSON file), {op} and "
+        "{options} in CMD are\nreplaced; all but {options}, which is several words, may stand "
+        "between quotes:\n"
         "  tessera conformance check DIR --command 'tessera apply {op} --input {input} --output "
         "{output} {options}'\n"
-        "A path of other characters than letters, digits and _./-+,:@%= is handed over as a link "
-        "with a plain\nname, so that no name of a file is ever code.\n"
-        "err/bound is the worst error of any element over what is derived for it; above 1 is "
-        "wrong, and\nthe exit code 1. Cases that failed are named one by one on stderr.\n"
-        "Interrupted (Ctrl-C), write leaves whole cases, and check shows those that were answered.",
+        "A path with other characters than letters, digits and _./-+,:@%= is passed as a link with "
+        "a plain name,\nso that sh never reads a file's name as code.\n"
+        "err/bound is the largest ratio of an element's error to its bound; above 1 the result is "
+        "wrong and the\nexit code 1. Each failed case is named on stderr.\n"
+        "After Ctrl-C, write leaves only complete cases, and check shows the cases answered so "
+        "far.",
     .operands = verbs,
     .examples = "tessera conformance write softmax --configs 5 --output cases\n"
                 "tessera conformance check cases --command 'tessera apply {op} --input {input} "
@@ -95,7 +96,7 @@ static int check_into(struct request *request) {
     return code;
 }
 
-// A folder for the command's links, and for answers that nobody asked to keep.
+// Makes a folder for the command's links, and for the answers if --results does not keep them.
 static bool make_work_folder(char *folder, size_t bytes, int *note) {
     const char *tmp = environment_value("TMPDIR");
     if (tmp == NULL || *tmp == '\0' || !conformance_can_work_in(tmp)) tmp = "/tmp";
@@ -124,10 +125,10 @@ static int run_check(struct request *request, const struct text_list *operands) 
     if (command != NULL && command[strspn(command, " \t\n")] == '\0')
         return usage_error("conformance", "--command is empty, expected a command");
     if (command != NULL && conformance_quotes_options(command))
-        return usage_error("conformance", "--command has {options} between quotes, which are "
-                                          "several words: expected them without");
+        return usage_error("conformance", "--command has {options} between quotes, expected it "
+                                          "without, because it is several words");
     if (checking->results != NULL) {
-        if (command != NULL) mkdir(checking->results, 0777); // or it is there
+        if (command != NULL) mkdir(checking->results, 0777); // it may exist already
         DIR *there = opendir(checking->results);
         if (there == NULL) {
             fprintf(stderr, "tessera conformance: cannot open the folder '%s': %s\n",
@@ -135,7 +136,7 @@ static int run_check(struct request *request, const struct text_list *operands) 
             return EXIT_COULD_NOT_RUN;
         }
         closedir(there);
-        // An answer has the name of its inputs, and an earlier one is removed.
+        // An answer has the file name of its inputs, so answers would replace the inputs.
         if (command != NULL && is_same_folder(checking->folder, checking->results))
             return usage_error("conformance", "--results is the folder of the cases, '%s'",
                                checking->folder);
@@ -149,7 +150,7 @@ static int run_check(struct request *request, const struct text_list *operands) 
     checking->work = folder;
     if (checking->results == NULL) {
         snprintf(answers, sizeof answers, "%s/answers", folder);
-        (void)mkdir(answers, 0700); // what it lacks shows with the first answer
+        (void)mkdir(answers, 0700); // a failure shows with the first answer
         checking->results = answers;
     }
     int code = check_into(request);
@@ -166,17 +167,17 @@ int command_conformance(int argc, char **argv) {
     const struct option_spec options[] = {
         {"output", 'o', "DIR", "write: the folder for the cases", OPTION_TEXT,
          &request.writing.folder, NULL, 0, 0},
-        {"configs", 0, "N", "write: random cases beside the edge cases, over all operations (60)",
+        {"configs", 0, "N", "write: random cases in addition to the edge cases, in all (60)",
          OPTION_INT, &request.writing.num_configs, NULL, 0, 1e6},
-        {"seed", 0, "N", "write: of the random cases (from the clock)", OPTION_INT, &request.seed,
-         NULL, 0, 9e15},
-        {"dtype", 0, "T", "write: one type of the tensors only: f32, bf16, f16 (all three)",
+        {"seed", 0, "N", "write: seed of the random cases (from the clock)", OPTION_INT,
+         &request.seed, NULL, 0, 9e15},
+        {"dtype", 0, "T", "write: only tensors of this dtype: f32, bf16, f16 (all three)",
          OPTION_TEXT, &request.writing.dtype, NULL, 0, 0},
-        {"results", 0, "DIR", "check: the folder of the answers", OPTION_TEXT,
+        {"results", 0, "DIR", "check: the folder with the answers", OPTION_TEXT,
          &request.checking.results, NULL, 0, 0},
         {"command", 0, "CMD", "check: the command that answers a case", OPTION_TEXT,
          &request.checking.command, NULL, 0, 0},
-        {"name", 0, "NAME", "check: what the table calls the implementation (results)", OPTION_TEXT,
+        {"name", 0, "NAME", "check: name of the implementation in the table (results)", OPTION_TEXT,
          &request.checking.name, NULL, 0, 0},
         {"format", 0, "F", "check: output", OPTION_CHOICE, &request.format, formats, 0, 0},
         {0},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers held against the oracle: every output that a case asks for, element by element within the bound of verify.
+// Compares answers with the oracle: every output of a case, element by element with verify's bound.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -22,7 +22,7 @@
 
 // ---- NAME.json ----------------------------------------------------------------------------------
 
-// Folders of cases come from others: what is no file is not waited for.
+// Folders of cases may come from anybody, so this refuses pipes and the like instead of waiting for them.
 static json_t *load(const char *path, char *error, size_t error_bytes) {
     struct stat info;
     json_error_t where;
@@ -37,7 +37,8 @@ static json_t *load(const char *path, char *error, size_t error_bytes) {
     return document;
 }
 
-// NAN for what is not of its kind. Sizes are multiplied by each other; other numbers are what a double holds exactly.
+// NAN for a value that does not fit the parameter. Sizes are limited because they are multiplied; other numbers must be
+// exact in a double.
 static double param_value(const struct param_spec *param, const json_t *value) {
     if (param->kind == PARAM_CHOICE)
         for (int i = 0; json_is_string(value) && param->choices[i] != NULL; i++)
@@ -53,7 +54,7 @@ static double param_value(const struct param_spec *param, const json_t *value) {
     return (double)NAN;
 }
 
-// The operation and its options, as the file says them. False, with a sentence in error.
+// Reads the operation and its options from the file. On failure false, with a sentence in error.
 static bool read_call(const char *path, struct op_case *c, bool *is_edge, uint64_t *seed,
                       char *error, size_t error_bytes) {
     json_t *document = load(path, error, error_bytes);
@@ -64,7 +65,7 @@ static bool read_call(const char *path, struct op_case *c, bool *is_edge, uint64
     if (op != NULL && spec == NULL)
         snprintf(error, error_bytes, "%s: there is no operation '%s'", path, op);
     else if (document != NULL && !is_right)
-        snprintf(error, error_bytes, "%s is no case: it has no 'op' or no 'params'", path);
+        snprintf(error, error_bytes, "%s is no case: 'op' or 'params' is missing", path);
     if (is_right) *c = case_default(spec);
     for (int i = 0; is_right && spec->params[i].name != NULL; i++) {
         json_t *value = json_object_get(params, spec->params[i].name);
@@ -72,7 +73,7 @@ static bool read_call(const char *path, struct op_case *c, bool *is_edge, uint64
         c->param[i] = param_value(&spec->params[i], value);
         is_right = !isnan(c->param[i]);
         if (!is_right)
-            snprintf(error, error_bytes, "%s: params.%s is not of its kind", path,
+            snprintf(error, error_bytes, "%s: params.%s has a wrong type or value", path,
                      spec->params[i].name);
     }
     *is_edge = json_is_string(json_object_get(document, "edge"));
@@ -85,16 +86,16 @@ static bool read_call(const char *path, struct op_case *c, bool *is_edge, uint64
 
 struct checker {
     const struct conformance_checking *with;
-    char name[NAME_MAX + 1]; // of the case under way, clean
+    char name[NAME_MAX + 1]; // of the current case, without control characters
     char inputs[CONFORMANCE_MAX_PATH], call[CONFORMANCE_MAX_PATH], answer[CONFORMANCE_MAX_PATH];
     struct verdict *verdict;
-    int64_t num_absent; // optional outputs that the answers have not
+    int64_t num_absent; // optional outputs that are missing in the answers
 };
 
-// The first one's words are kept, each one's go onto stderr.
+// Prints words on stderr, and keeps the first ones in sentence.
 static void say(const struct checker *checker, const struct op_case *c, const char *words,
                 char *sentence, size_t bytes) {
-    char text[512], what[800]; // the words may be those of files
+    char text[512], what[800]; // words may come from a file
     snprintf(what, sizeof what, "%s", words);
     run_clean(what);
     if (*sentence == '\0') {
@@ -111,7 +112,7 @@ static void fail_case(struct checker *checker, const struct op_case *c, const ch
     say(checker, c, words, verdict->failure, sizeof verdict->failure);
 }
 
-// For want of memory: the answer is neither right nor wrong.
+// There is not enough memory, so the answer is neither right nor wrong.
 static void skip_case(struct checker *checker, const struct op_case *c, const char *words) {
     struct verdict *verdict = checker->verdict;
     verdict->num_not_run++;
@@ -119,7 +120,7 @@ static void skip_case(struct checker *checker, const struct op_case *c, const ch
     say(checker, c, words, verdict->obstacle, sizeof verdict->obstacle);
 }
 
-// One output in the answer. *is_there: the file has it.
+// Checks one output of the answer. *is_there: the file has it.
 static bool check_output(const struct trial *trial, const struct apply_value *expected,
                          const tsr_safetensors *file, struct verdict *verdict, bool *is_there,
                          char *what, size_t bytes) {
@@ -147,7 +148,7 @@ static bool check_output(const struct trial *trial, const struct apply_value *ex
                  apply_shape_text(t->ndim, t->shape, wanted, sizeof wanted));
         return false;
     }
-    // Elements lie in one order, whether a batch of 1 is a dimension or not.
+    // A batch dimension of 1 does not change the order of the elements.
     const tsr_tensor *plain = &trial->oracle.c.tensor[slot];
     tsr_tensor view =
         tsr_tensor_contiguous((void *)(uintptr_t)info.data, t->dtype, plain->ndim, plain->shape);
@@ -221,7 +222,7 @@ static int check_case(struct checker *checker, struct verify_report *report, uin
                                                checker->inputs, checker->call, checker->answer};
     bool has_run =
         with.command == NULL || conformance_answer(&with, &opened.apply, what, sizeof what);
-    if (!has_run && signals_seen() != 0) { // the command was interrupted: no answer, and none wrong
+    if (!has_run && signals_seen() != 0) { // the command was interrupted: there is no answer
         conformance_close(&opened);
         return -1;
     }
@@ -256,7 +257,7 @@ int conformance_check(const struct conformance_checking *checking, struct verify
     *report = (struct verify_report){.device = "results", .arch = "-"};
     if (count <= 0) {
         fprintf(stderr, "tessera conformance: %s: %s\n", checking->folder,
-                count < 0 ? strerror(errno) : "no cases, as conformance write makes them");
+                count < 0 ? strerror(errno) : "no cases; 'conformance write' makes them");
         if (count == 0) free(entries);
         return count < 0 ? EXIT_COULD_NOT_RUN : EXIT_USAGE;
     }
@@ -288,7 +289,7 @@ int conformance_check(const struct conformance_checking *checking, struct verify
     report->seconds = seconds_now() - start;
     report->is_interrupted = signals_seen() != 0;
     if (code < 0 && checker.num_absent > 0)
-        fprintf(stderr, "tessera conformance: %lld optional outputs were left out, not compared\n",
+        fprintf(stderr, "tessera conformance: %lld optional outputs were missing, not compared\n",
                 (long long)checker.num_absent);
     return code;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command that answers a case. Its text is the user's, and the shell's to read; names of cases come from others.
-// However the words around a placeholder are quoted, nested in another command or in a script of another language, what is
-// put there means itself: a path of harmless characters. One that has others is handed over as a link.
+// The command that answers a case. The user wrote its text, and a shell reads it, but the names of cases may come from
+// anybody. A placeholder may stand between quotes, in a nested command or in a script of another language; so it is only
+// replaced by a path of harmless characters. Any other path is passed as a link with a harmless name.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>
@@ -22,14 +22,14 @@ static bool is_harmless(const char *text) {
 
 bool conformance_can_work_in(const char *folder) { return is_harmless(folder); }
 
-// ---- Names that mean themselves -----------------------------------------------------------------
+// ---- Harmless names -----------------------------------------------------------------------------
 
 static bool fail(char *what, size_t bytes, const char *path) {
     snprintf(what, bytes, "cannot make %.300s: %s", path, strerror(errno));
     return false;
 }
 
-// place: a path of CONFORMANCE_MAX_PATH bytes, which means what target means.
+// place, of CONFORMANCE_MAX_PATH bytes: receives a harmless path to target.
 static bool name_plainly(const char *target, const char *work, const char *name, char *place,
                          char *what, size_t bytes) {
     char whole[PATH_MAX];
@@ -41,7 +41,7 @@ static bool name_plainly(const char *target, const char *work, const char *name,
            fail(what, bytes, place);
 }
 
-// Where the command puts its answer: in the folder of the answers, so that it can be renamed from there.
+// place: where the command puts its answer. It lies in the folder of the answers, so that a rename is enough.
 static bool name_answer(const struct conformance_answering *with, char *place, char *what,
                         size_t bytes) {
     char folder[CONFORMANCE_MAX_PATH], plain[CONFORMANCE_MAX_PATH];
@@ -61,7 +61,7 @@ struct words {
     const char *input, *output, *call, *op;
 };
 
-// Made from the parameters as they were read: what the file has under "options" could be any option, as --output.
+// Makes the options from the parameters, not from the file's "options", which could be any option, such as --output.
 static bool put_options(FILE *out, const struct apply *apply) {
     char text[CONFORMANCE_OPTION_BYTES];
     const char *space = "";
@@ -99,7 +99,7 @@ static bool put_command(FILE *out, const char *command, const struct words *word
     return true;
 }
 
-// Quotes within others, as those of a script, are no concern of the shell's.
+// The shell does not see quotes inside other quotes, such as those of a script.
 bool conformance_quotes_options(const char *command) {
     char open = 0;
     for (const char *c = command; *c != '\0'; c++) {
@@ -117,11 +117,11 @@ bool conformance_quotes_options(const char *command) {
 
 // ---- Running it -----------------------------------------------------------------------------------
 
-// False where it did not end well. What it prints goes to stderr: the table has stdout.
+// False if the command failed. Its output goes to stderr, because stdout is for the table.
 static bool run(const char *line, char *what, size_t bytes) {
     fflush(NULL);
     int status = system(line);
-    // Ctrl-C goes to the command too, and system() keeps it from us.
+    // Ctrl-C ends the command, but system() hides the signal from this process.
     if (status != -1 && ((WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) ||
                          (WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGINT)))
         raise(SIGINT);
@@ -129,7 +129,7 @@ static bool run(const char *line, char *what, size_t bytes) {
     if (status != -1 && WIFEXITED(status))
         snprintf(what, bytes, "the command ended with exit code %d", WEXITSTATUS(status));
     else
-        snprintf(what, bytes, "the command did not end by itself");
+        snprintf(what, bytes, "the command was ended by a signal or could not start");
     return false;
 }
 
@@ -148,9 +148,9 @@ bool conformance_answer(const struct conformance_answering *with, const struct a
     bool is_plain = put_command(out, with->command, &words, apply);
     fputs("\n) >&2", out);
     heap_stream_end(out);
-    (void)unlink(with->answer); // an earlier answer is none
+    (void)unlink(with->answer); // an earlier answer must not count
     (void)unlink(output);
-    if (!is_plain) snprintf(what, bytes, "its words cannot be handed to a shell");
+    if (!is_plain) snprintf(what, bytes, "a path or option is not safe to pass to a shell");
     bool is_answered = is_plain && run(line, what, bytes);
     if (strcmp(output, with->answer) != 0 && rename(output, with->answer) != 0 && errno != ENOENT)
         is_answered = fail(what, bytes, with->answer);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cases of verify as files: drawn as verify draws them, written contiguous, read back as `apply` reads them. A case
-// stays where the oracle says the same of both: some parameters are for callers alone (a longest packed sequence
-// shorter than the offsets make it), and a file cannot say them.
+// Writes the cases of verify as files: drawn as by verify, written contiguous, read back as by `apply`. A case is kept if
+// the oracle gives the same results for both. A file cannot express some parameters that only a caller can set, for
+// example a longest packed sequence that is shorter than the offsets make it.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <jansson.h>
@@ -22,12 +22,12 @@
 
 bool conformance_open(struct conformance_case *opened, const struct op_case *like,
                       const char *path) {
-    enum { ORACLE_BYTES = 2 * sizeof(double) }; // of an element: what it expects, and the bound
+    enum { ORACLE_BYTES = 2 * sizeof(double) }; // per element: the expected value and the bound
     *opened = (struct conformance_case){
         .apply = {.command = like->spec->op, .input_path = path, .bytes_beside = ORACLE_BYTES}};
     struct apply *apply = &opened->apply;
     apply->forward = like->spec;
-    apply->last = *like; // sizes that no input tells, as rows of a gradient by index
+    apply->last = *like; // has sizes that no input gives, such as the rows of dweight
     apply_add_params(apply, like->spec);
     apply_set_options(apply, like);
     tsr_status status = tsr_safetensors_open(path, &opened->file);
@@ -37,7 +37,7 @@ bool conformance_open(struct conformance_case *opened, const struct op_case *lik
         return false;
     for (int i = 0; i < apply->num_values; i++)
         if (!apply->values[i].is_result && !apply->values[i].is_used)
-            return apply_fail(apply, EXIT_USAGE, "%s: these options make no use of '%s'", path,
+            return apply_fail(apply, EXIT_USAGE, "%s: these options do not use '%s'", path,
                               apply->values[i].name);
     return true;
 }
@@ -106,7 +106,7 @@ static bool write_json(const struct conformance_case *opened, const char *path, 
 struct writer {
     const struct conformance_writing *with;
     int64_t num_written, num_left_out;
-    char failure[1400]; // what stops it all
+    char failure[1400]; // the error that ends the writing
 };
 
 static bool fail(struct writer *writer, const char *path, const char *why) {
@@ -114,7 +114,7 @@ static bool fail(struct writer *writer, const char *path, const char *why) {
     return false;
 }
 
-// The inputs that the call reads. What only a layout tells apart is no case here.
+// Writes the inputs that the call reads. Files have no layouts, so cases that differ only in layout are left out.
 static bool write_inputs(struct trial *trial, const char *path) {
     tsr_safetensors_entry entries[SPEC_MAX_SLOTS];
     const struct op_spec *spec = trial->c.spec;
@@ -132,7 +132,7 @@ static bool write_inputs(struct trial *trial, const char *path) {
     return file_write_tensors(path, entries, count) == TSR_OK;
 }
 
-// Whether the oracle gave the same of two trials of one operation, in the outputs that both have.
+// Whether the oracle gave the same results for two trials, in the outputs that both have.
 static bool is_same(const struct trial *a, const struct trial *b) {
     const struct slot_spec *slots = a->c.spec->slots;
     for (int s = 0; slots[s].name != NULL; s++) {
@@ -148,7 +148,7 @@ static bool is_same(const struct trial *a, const struct trial *b) {
     return true;
 }
 
-// Draws, writes, reads back. A case that no file can say is left out. False where nothing can be written.
+// Draws a case, writes it and reads it back. A case that files cannot express is left out. False if writing fails.
 static bool write_case(struct writer *writer, const struct op_case *c, uint64_t seed,
                        const char *edge, enum edge_fill fill) {
     char inputs[CONFORMANCE_MAX_PATH], call[CONFORMANCE_MAX_PATH];
@@ -226,7 +226,7 @@ static bool is_chosen(const struct op_spec *spec, const struct text_list *names)
 int conformance_write(const struct conformance_writing *writing, const struct text_list *names) {
     struct writer writer = {.with = writing};
     struct rng rng = {writing->seed};
-    signals_hold(true); // each case is whole: its inputs and its call
+    signals_hold(true); // a signal must not split a case's two files
     struct stat info;
     bool is_fine = mkdir(writing->folder, 0777) == 0 || errno == EEXIST ||
                    fail(&writer, writing->folder, strerror(errno));
@@ -249,7 +249,7 @@ int conformance_write(const struct conformance_writing *writing, const struct te
     if (is_fine && writer.num_written == 0) signals_end();
     if (is_fine && writer.num_written == 0)
         snprintf(writer.failure, sizeof writer.failure,
-                 "nothing written: files can say none of the %lld cases",
+                 "nothing written: files can express none of the %lld cases",
                  (long long)writer.num_left_out);
     if (!is_fine || writer.num_written == 0) {
         fprintf(stderr, "tessera conformance: %s\n", writer.failure);
@@ -258,7 +258,7 @@ int conformance_write(const struct conformance_writing *writing, const struct te
     printf("%lld cases in %s (seed %llu)", (long long)writer.num_written, writing->folder,
            (unsigned long long)writing->seed);
     if (writer.num_left_out > 0)
-        printf(", %lld left out, which files cannot say", (long long)writer.num_left_out);
+        printf(", %lld left out, which files cannot express", (long long)writer.num_left_out);
     printf("\n");
     signals_end();
     return EXIT_FINE;

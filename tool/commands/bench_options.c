@@ -58,7 +58,7 @@ static int check_operations(struct bench_options *options, const struct text_lis
                                operands->items[i], names);
         is_exact |= spec_find(operands->items[i]) != NULL;
     }
-    // An operation with a single pass, such as cast, has no pass name and counts as forward.
+    // The name of an operation with a single pass, such as cast, names that pass too.
     bool has_pass = options->pass != PASS_BACKWARD;
     for (int i = 0; i < options->selection.num_specs; i++)
         has_pass |= strcmp(options->selection.specs[i]->pass, passes[options->pass]) == 0;

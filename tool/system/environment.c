@@ -34,7 +34,7 @@ const char *environment_value(const char *name) {
 
 // ---- Files of lines "name <separator> value" --------------------------------------------------
 
-// The value of the first such line, without quotes; false when there is none.
+// The value of the first line with this name, without quotes; false if there is none.
 static bool read_value(const char *path, const char *name, char separator, char *value,
                        size_t bytes) {
     char line[512];

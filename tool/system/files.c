@@ -18,8 +18,8 @@ static bool fail_file(const char *path, const char *what) {
     return false;
 }
 
-// Devices, pipes and sockets are written to as they are; so is a link to nothing yet, which makes the
-// file that it names.
+// For devices, pipes and sockets, which cannot be replaced, and for a link whose target does not exist yet: this makes
+// the target.
 static bool write_directly(const char *path, file_writer *write, const void *what) {
     FILE *file = fopen(path, "we");
     if (file == NULL) return fail_file(path, "write");
@@ -31,7 +31,7 @@ static bool write_directly(const char *path, file_writer *write, const void *wha
 
 // ---- Onto the disk ----------------------------------------------------------------------------
 
-// Pipes and some file systems know no fsync: no matter.
+// Pipes and some file systems have no fsync; that is no error.
 static bool sync_descriptor(int descriptor) {
     return fsync(descriptor) == 0 || errno == EINVAL || errno == ENOTSUP || errno == EROFS;
 }
@@ -55,7 +55,7 @@ void file_folder(const char *path, char *folder) {
         slash[slash == folder] = '\0';
 }
 
-// Writes, and errno says what went wrong first.
+// Writes the file; after a failure errno has the first error.
 static bool fill(FILE *file, mode_t mode, file_writer *write, const void *what) {
     errno = 0;
     bool is_written = write(file, what) && fflush(file) == 0 && !ferror(file) &&
@@ -82,7 +82,7 @@ bool file_replace(const char *target, mode_t mode, file_writer *write, const voi
     if (!is_in_place) unlink(temporary);
     temporary_forget(note);
     file_folder(target, folder);
-    if (is_in_place) (void)file_sync(folder); // a folder that cannot be read may be written to
+    if (is_in_place) (void)file_sync(folder); // may fail: a folder can be writable but not readable
     errno = number;
     return is_in_place;
 }
@@ -92,7 +92,7 @@ static bool replace(const char *path, const char *target, mode_t mode, file_writ
     return file_replace(target, mode, write, what) || fail_file(path, "write");
 }
 
-// Of a new file, as fopen makes it.
+// The mode that fopen gives a new file.
 static mode_t usual_mode(void) {
     mode_t mask = umask(0);
     umask(mask);
@@ -103,7 +103,7 @@ static bool write_or_replace(const char *path, file_writer *write, const void *w
     char target[PATH_MAX];
     struct stat info;
     if (lstat(path, &info) != 0) return replace(path, path, usual_mode(), write, what);
-    // Through links, so that the file is replaced and not the link to it.
+    // Follow links, so that the file is replaced and not the link.
     if (stat(path, &info) != 0 || !S_ISREG(info.st_mode) || realpath(path, target) == NULL)
         return write_directly(path, write, what);
     return replace(path, target, info.st_mode & 07777, write, what);
@@ -115,7 +115,7 @@ bool file_write(const char *path, file_writer *write, const void *what) {
     if (path == NULL)
         return (write(stdout, what) && fflush(stdout) == 0) ||
                fail_file("standard output", "write");
-    // A pipe's reader may never come: such a write stays one that Ctrl-C ends.
+    // Signals are not held here: a pipe's reader may never come, and Ctrl-C must end the wait.
     if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) return write_directly(path, write, what);
     signals_wait(&before);
     bool is_written = write_or_replace(path, write, what);

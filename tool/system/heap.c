@@ -12,7 +12,7 @@
 
 static const char *command_name = "";
 
-// Other threads may go on meanwhile, and what is buffered for stdout is no whole result: nothing of the process runs on.
+// _exit ends the process at once: other threads may still run, and the buffered output is not a complete result.
 void heap_exhausted(void) {
     char text[128];
     int length = snprintf(text, sizeof text, "tessera%s%.64s: out of memory\n",

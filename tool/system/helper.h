@@ -5,8 +5,9 @@
 
 #include <stdbool.h>
 
-// The path of a program, of PATH_MAX bytes. A name with '/' stands for itself. Else it is looked for in $PATH, in whose
-// absolute folders alone: "", "." and the like mean the current directory, which may be somebody else's. False where there is none.
+// Finds a program; path has PATH_MAX bytes. A name with '/' stands for itself. Any other name is looked for in the
+// absolute folders of $PATH: "", "." and the like are skipped, because the current directory may belong to somebody else.
+// False if there is no such program.
 bool helper_find(const char *name, char *path);
 
 #endif

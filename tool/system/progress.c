@@ -57,7 +57,7 @@ void progress_step(struct progress *progress, int64_t done, const char *detail) 
         return;
     }
     wipe(progress);
-    text[79] = '\0'; // a line that wraps cannot be wiped
+    text[79] = '\0'; // a wrapped line could not be wiped
     progress->width = (int)strlen(text);
     bool is_dim = has_color();
     fprintf(stderr, "%s%s%s", is_dim ? "\033[2m" : "", text, is_dim ? "\033[0m" : "");

@@ -8,19 +8,19 @@
 
 struct progress {
     const char *what; // "verify"
-    int64_t total;    // 0: not known
+    int64_t total;    // 0: unknown
     double started, shown;
     int width;      // of the line on the terminal
-    char note[800]; // the last one
+    char note[800]; // the last note
 };
 
 void progress_start(struct progress *progress, const char *what, int64_t total);
-// detail: what is being done now; NULL for none.
+// detail: the current step; NULL for none.
 void progress_step(struct progress *progress, int64_t done, const char *detail);
 // Wipes the moving line.
 void progress_end(struct progress *progress);
 
-// A line of its own on stderr, past the moving line; not again what the last one said.
+// Prints a line on stderr above the moving line; a note equal to the last one is not repeated.
 void progress_note(struct progress *progress, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -35,7 +35,7 @@ int64_t rng_dim(struct rng *rng, int64_t max) {
     else if (kind < 0.45)
         dim = widths[rng_int(rng, 0, 16)], dim += rng_int(rng, -1, 1);
     else if (kind < 0.80)
-        dim = (int64_t)exp(rng_uniform(rng) * log((double)max + 1)); // any scale
+        dim = (int64_t)exp(rng_uniform(rng) * log((double)max + 1)); // every scale alike
     else
         dim = rng_int(rng, 1, max);
     return dim > max ? rng_int(rng, 1, max) : dim;

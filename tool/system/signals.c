@@ -11,13 +11,13 @@ static const int held[] = {SIGINT, SIGTERM, SIGHUP};
 
 enum { NUM_HELD = sizeof held / sizeof *held };
 
-static atomic_int seen; // free of locks: handlers may have it, and other threads
+static atomic_int seen; // lock-free, because handlers and other threads use it
 
-// What is ignored stays so.
+// An ignored signal stays ignored.
 static void set_handler(int number, void (*to)(int number)) {
     struct sigaction action = {.sa_handler = to, .sa_flags = SA_RESTART}, old;
     sigemptyset(&action.sa_mask);
-    for (int i = 0; i < NUM_HELD; i++) // one that comes while another is noted waits until it is
+    for (int i = 0; i < NUM_HELD; i++) // a handler runs to its end before another signal's
         sigaddset(&action.sa_mask, held[i]);
     if (sigaction(number, NULL, &old) == 0 && old.sa_handler != SIG_IGN)
         sigaction(number, &action, NULL);
@@ -30,7 +30,7 @@ static void set_handlers(void (*to)(int number)) {
 static void end_by(int number) {
     temporary_remove_all();
     signal(number, SIG_DFL);
-    raise(number); // comes when the handler has returned
+    raise(number); // takes effect when the handler has returned
 }
 
 static void do_nothing(int number) { (void)number; }
@@ -38,7 +38,7 @@ static void do_nothing(int number) { (void)number; }
 void signals_start(void) {
     set_handlers(end_by);
     set_handler(SIGPIPE, end_by);
-    set_handler(SIGXFSZ, do_nothing); // not ignored: a program that we start has it as it was
+    set_handler(SIGXFSZ, do_nothing); // not ignored, because started programs would inherit that
 }
 
 static void note_signal(int number) { seen = number; }

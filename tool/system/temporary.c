@@ -18,13 +18,14 @@
 
 enum { MOST = 64, MOST_DEPTH = 16, LIST_BYTES = 4096 };
 
-// A handler of signals reads them at any moment: a path counts once its state says so, and is the handler's once it has taken it.
+// A signal handler may read these at any moment. It only looks at paths with the state NOTED, and takes one by changing
+// its state.
 static struct {
     char path[PATH_MAX];
     atomic_int state;
 } notes[MOST];
 enum { FREE, TAKEN, NOTED };
-static atomic_int owner; // a forked child removes nothing of its parent's
+static atomic_int owner; // a forked child must not remove its parent's files
 
 int temporary_note(const char *path) {
     if (strlen(path) >= PATH_MAX) return -1;
@@ -40,7 +41,7 @@ int temporary_note(const char *path) {
 }
 
 void temporary_forget(int number) {
-    int expected = NOTED; // else a handler has it
+    int expected = NOTED; // else a handler has taken it
     if (number >= 0) atomic_compare_exchange_strong(&notes[number].state, &expected, FREE);
 }
 
@@ -56,7 +57,7 @@ bool temporary_folder(char *path, int *number) {
     return is_made;
 }
 
-// opendir asks for memory: a handler must not, and there may be none.
+// Without opendir, which allocates: a handler must not, and memory may have run out.
 static void remove_at(int folder, const char *name, int depth) {
     struct stat info;
     char list[LIST_BYTES] __attribute__((aligned(8)));
@@ -68,7 +69,7 @@ static void remove_at(int folder, const char *name, int depth) {
     }
     int inner = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     while (inner >= 0 && has_removed &&
-           depth < MOST_DEPTH) { // a list that changes may skip entries
+           depth < MOST_DEPTH) { // again, because removing may make the list skip entries
         long used;
         has_removed = false;
         (void)lseek(inner, 0, SEEK_SET);
