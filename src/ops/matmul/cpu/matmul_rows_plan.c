@@ -105,8 +105,7 @@ void matmul_plan_streamed(const void *problem, const struct tsri_limits *limits,
         cols = tsri_min(cols, tsri_max(tsri_ceil_div(p->n, tasks), STREAMED_LEAST_N));
         int64_t parts = tsri_ceil_div(tsri_ceil_div(p->n, cols), threads) * threads;
         if (is_many)
-            cols =
-                tsri_max(tsri_ceil_div(p->n, parts), STREAMED_LEAST_N); // equally many per thread
+            cols = tsri_max(tsri_ceil_div(p->n, parts), STREAMED_LEAST_N); // as many for each
     }
     if (limits->block[1] > 0) cols = limits->block[1];
     plan->block_n = matmul_even_block(p->n, cols, gemm_kernels(limits->isa)->nr);
@@ -189,8 +188,7 @@ int matmul_skinny_threads(const struct matmul_problem *p, const struct tsri_limi
     bool is_f32 = p->b.dtype == TSR_F32, is_by_rows = !matmul_has_columns(p);
     if (is_f32 && is_by_rows) return matmul_threads(p, limits, false);
     double m = (double)p->m, k = (double)p->k, of_column, passes = ceil(m / MATMUL_ROWS_OF_PASS);
-    double least =
-        p->n <= COLUMNS_OF_VECTOR ? WORK_OF_WAITING : 0; // each step waits for the previous one
+    double least = p->n <= COLUMNS_OF_VECTOR ? WORK_OF_WAITING : 0; // latency of each step
     double step = !is_f32 ? WORK_OF_WIDE_STEP : p->m == 1 ? WORK_OF_LONE_STEP : WORK_OF_STEP;
     double cols =
         (double)tsri_round_up((size_t)p->n, is_by_rows ? COLUMNS_OF_VECTOR : COLUMNS_OF_DOTS);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul backward on CUDA: the steps of matmul_backward_steps.c as launches, one after the other on the context's stream. Where
-// batches share b and their matrices are not one, copies of them are, so that db is one product.
+// Matmul backward on CUDA: the steps of matmul_backward_steps.c as launches, in order on the context's stream. If
+// batches share b and their matrices do not form one matrix, they are copied into one, so that db is one product.
 #include "ops/matmul/cuda/matmul_cuda.h"
 #include "ops/matmul/matmul_backward.h"
 
@@ -24,7 +24,7 @@ static struct tsri_cuda_program sums_program(void) {
 }
 
 bool matmul_backward_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
-    (void)cuda_arch; // the products' kernels are forward's
+    (void)cuda_arch; // forward lists the products' kernels
     *program = index == 0 ? sums_program() : gradient_program();
     return index < 2;
 }
@@ -79,7 +79,7 @@ static tsr_status run_gradient(tsr_context *ctx, const struct matmul_backward_pr
     return launch(ctx, &program, tsri_ceil_div(items, THREADS), false, &params);
 }
 
-// All batches of t as rows of one matrix: `copy`.
+// Copies all batches of t into `copy`, as rows of one matrix.
 static tsr_status run_copy(tsr_context *ctx, const struct matmul_problem *product,
                            const struct matmul_matrix *t, int64_t cols,
                            const struct matmul_matrix *copy) {
@@ -104,7 +104,7 @@ static int64_t strips_of(const struct matmul_sums_params *params) {
     return tsri_ceil_div(params->n, params->is_vector ? VECTOR_STRIP : STRIP);
 }
 
-// Groups of rows first, then the groups' sums.
+// First sums groups of rows, then the groups' sums.
 static tsr_status run_bias(tsr_context *ctx, const struct matmul_backward_problem *p,
                            const struct matmul_backward_steps *s, float *sums) {
     const struct matmul_problem *product = &p->product;

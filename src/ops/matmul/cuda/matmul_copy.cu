@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies a stack of matrices element by element into lines that other kernels can take: aligned ones for copies of 16 bytes, filled
-// up with zeros; those of all batches as one matrix; transposed ones.
+// Copies a stack of matrices element by element into lines that other kernels can use: aligned lines for 16-byte
+// copies, padded with zeros; the lines of all batches as one matrix; or transposed ones.
 // Floor: each element read once and written once.
 // See docs/kernels/matmul_cuda.md.
-// The host defines DTYPE, which means its size alone.
+// The host defines DTYPE, of which only the size matters.
 #include "cuda/device/numbers.cuh"
 #include "ops/matmul/cuda/matmul_tiles.cuh"
 #include "ops/matmul/matmul_params.h"
@@ -14,7 +14,7 @@ typedef unsigned element;
 typedef unsigned short element;
 #endif
 
-// A warp has 128 elements of a line: enough of them on their way at once, and no line too short for a block.
+// A warp takes 128 elements of a line: enough loads in flight, and no line is too short for a block.
 extern "C" __global__ void __launch_bounds__(256) matmul_copy(const struct matmul_copy_params p) {
     enum { EACH = 4 };
     wait_for_primary();

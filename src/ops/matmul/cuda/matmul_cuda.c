@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul on CUDA by cuda-fma, cuda-mma and cuda-gemv: the launches. Copies of operands, the tiles, and the end of a product whose k
-// was split follow each other on the context's stream.
+// The launches of cuda-fma, cuda-mma and cuda-gemv: copies of operands, the tiles, and the end of a product with split
+// k, in order on the context's stream.
 #include "ops/matmul/cuda/matmul_cuda.h"
 
 enum { GROUP_M = 8 };
@@ -21,7 +21,7 @@ struct tsri_cuda_program matmul_cuda_tile_program(enum matmul_cuda_kind kind,
                    {"ops/matmul/cuda/matmul_gemv.cu", "matmul_gemv"}};
     struct tsri_cuda_program program =
         tsri_cuda_dtype_program(kernels[kind].source, kernels[kind].entry, dtype);
-    if (kind == MATMUL_GEMV) return program; // it knows its tiles
+    if (kind == MATMUL_GEMV) return program; // its tiles are built in
     if (kind == MATMUL_FMA) {
         define(&program, "BLOCK", tile->block_m);
         if (is_fp8) define(&program, "FP8", 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul on CUDA between plan and launch: how operands are taken, tiles, splits of k, workspace.
+// Shared by plans and launches of matmul on CUDA: the form of operands, tiles, splits of k, workspace.
 #ifndef TSRI_MATMUL_CUDA_H
 #define TSRI_MATMUL_CUDA_H
 
@@ -7,104 +7,105 @@
 #include "ops/matmul/matmul_params.h"
 #include "ops/matmul/matmul_problem.h"
 
-// What a variant is to the plan.
+// The kind of a variant, for the plan.
 enum matmul_cuda_kind {
     MATMUL_FMA,
     MATMUL_MMA,
     MATMUL_GEMV,
-    MATMUL_WGMMA, // this and what follows: by the copy engine
+    MATMUL_WGMMA, // this and all that follow use the copy engine
     MATMUL_FP8,
     MATMUL_TF32,
     MATMUL_BF16X6
 };
 
 // matmul_cuda_layout.c
-// A tile with its kernel. `rate`: GFLOP/s of a multiprocessor of an H200 that has its fill of such tiles, as the plan
-// sees it; only ratios matter.
+// A tile of a kernel. `rate`: GFLOP/s of a fully occupied H200 multiprocessor, as the plan's cost model uses it; only
+// ratios matter.
 struct matmul_cuda_tile {
-    int block_m, block_n, block_k, stages; // stages 0: the kernel knows them itself
+    int block_m, block_n, block_k, stages; // stages 0: known to the kernel only
     int num_threads, blocks_per_sm;
-    int shared_bytes, sums_bytes; // of stages, and of sums of parts of k
-    int promote;                  // columns of k in such a part
+    int shared_bytes, sums_bytes; // of the stages; of the sums of parts of k
+    int promote;                  // columns of k per part
     double rate;
-    int cluster;   // blocks whose tiles lie one below the other; 0: each goes alone
-    bool in_turns; // two groups of warps have a tile each, in turns
+    int cluster;   // blocks with adjacent rows of tiles; 0: no cluster
+    bool in_turns; // two groups of warps have one tile each and alternate
 };
 enum {
-    MATMUL_FMA_FP8_TILE = 1,      // the tile of cuda-fma that fp8 has
+    MATMUL_FMA_FP8_TILE = 1,      // the tile of cuda-fma for fp8
     MATMUL_GEMV_ROWS = 4,         // as in matmul_gemv.cu
     MATMUL_MAX_SPLIT_K = 1 << 28, // offsets within a split are 32-bit
 };
 const struct matmul_cuda_tile *matmul_cuda_tiles(enum matmul_cuda_kind kind, int *num_tiles);
 bool matmul_cuda_has_tile(enum matmul_cuda_kind kind, int tile, tsr_dtype dtype);
 
-// An operand as a kernel takes it: where it lies, or in a copy.
+// An operand as a kernel reads it: in place or in a copy.
 struct matmul_cuda_operand {
     bool is_mn, is_vector, is_copied;
     int64_t lines, width, line, batch[MATMUL_MAX_BATCH_DIMS],
-        num_matrices; // of what the kernel takes
+        num_matrices; // of what the kernel reads
     size_t bytes;     // of the copy
 };
 
-// All of a product but addresses in the workspace. Offsets are in bytes of the workspace.
+// The layout of a product, without addresses. Offsets are bytes in the workspace.
 struct matmul_cuda_layout {
     const struct matmul_cuda_tile *tile;
     struct matmul_cuda_operand a, b, b_up;
     size_t a_at, b_at, b_up_at, partial_at, workspace_bytes;
     int64_t tiles_m, tiles_n, num_tiles, num_splits, k_of_split, partial_row; // tiles: of clusters
     bool has_sums;
-    int blocks_of_part; // wgmma: blocks of k whose sum is one of the tensor cores, if k is not split
+    int blocks_of_part; // wgmma: blocks of k that tensor cores sum in one part, if k is not split
     int shared_bytes;
 };
 struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
                                              enum matmul_cuda_kind kind, int tile,
                                              int64_t num_splits);
-// Splits of k that follow each other in a batch, for kernels that know nothing of them: a product each, without epilogue, to
-// partial. p has no batch.
+// Splits of k as a batch, for kernels that do not know splits: one product per split, without epilogue, stored to
+// `partial`. p has no batch.
 struct matmul_problem matmul_cuda_stack_of(const struct matmul_problem *p, int64_t num_splits,
                                            char *partial);
 
 // matmul_cuda_maps.c
 struct tsri_tensor_map_args;
-// The map of lines of `width` elements, `line` apart, in a stack of matrices; args has data, dtype and box. False: there is none.
-// is_batched: 1 for the dimensions of the batch along which matrices differ.
+// Makes the map of lines of `width` elements, `line` apart, in a stack of matrices; args has data, dtype and box. False
+// if there is no such map. is_batched: 1 for the batch dimensions along which matrices differ.
 bool matmul_cuda_map_lines(const struct matmul_problem *p, const int64_t *batch, int64_t width,
                            int64_t lines, int64_t line, struct tsri_tensor_map_args *args,
                            int is_batched[MATMUL_MAX_BATCH_DIMS]);
-// c and residual as the copy engine moves them; false: it cannot.
+// The map of c or residual for the copy engine; false if it cannot move them.
 bool matmul_cuda_map_rows(const struct matmul_problem *p, const struct matmul_matrix *t,
                           struct tsri_tensor_map_args *args);
-// What follows wgmma's products, where c has such a map: MATMUL_END_PLAIN and the others.
+// The end of a wgmma product whose c has such a map: MATMUL_END_PLAIN and the others.
 int matmul_cuda_wgmma_end(const struct matmul_problem *p);
-// Whether what follows its products has code of its own: a bias and an activation at most, c in 16 bits by the copy engine.
+// Whether its end has code of its own: at most a bias and an activation, and the copy engine stores c in 16 bits.
 bool matmul_cuda_wgmma_is_short(const struct matmul_problem *p);
 
 // matmul_cuda_operands.c
-// What messages name.
+// The operation's name in messages.
 const char *matmul_cuda_op_of(const struct matmul_problem *p);
-// DTYPE of a product's kernels: a's, or beside fp8 the one of c, bias and residual that has 16 bits.
+// DTYPE of a product's kernels: that of a; for fp8, the 16-bit dtype among c, bias and residual.
 tsr_dtype matmul_cuda_dtype(const struct matmul_problem *p);
-// A stack of matrices, element (line, x) at data + line * `line` + x * `step`, copied to lines of `destination`.
+// A stack of matrices, with element (line, x) at data + line * `line` + x * `step`, copied to lines of `destination`.
 struct matmul_cuda_copy {
     const void *source;
     int64_t line, step, batch[MATMUL_MAX_BATCH_DIMS];
     void *destination;
     int64_t destination_line, destination_batch;
-    int64_t lines, width, filled; // of the destination's lines, with zeros
-    const int64_t *shape;         // of the batch, MATMUL_MAX_BATCH_DIMS
+    int64_t lines, width, filled; // of the destination's lines, with padding
+    const int64_t *shape;         // of the batch, MATMUL_MAX_BATCH_DIMS sizes
 };
 struct tsri_cuda_program matmul_cuda_copy_program(tsr_dtype dtype);
 struct tsri_cuda_program matmul_cuda_lines8_program(void);
 tsr_status matmul_cuda_copy(tsr_context *ctx, const char *op, tsr_dtype dtype,
                             const struct matmul_cuda_copy *copy);
-// The operand for a kernel, copied first to `copy` where it must be. Steps: between elements along m or n, and along k.
+// Places an operand for a kernel; copies it to `copy` first if necessary. Steps: between elements along m or n, and
+// along k.
 tsr_status matmul_cuda_place(tsr_context *ctx, const struct matmul_problem *p,
                              const struct matmul_matrix *t, int64_t step_mn, int64_t step_k,
                              const struct matmul_cuda_operand *o, char *copy,
                              struct matmul_operand *operand);
-// What params say of c, residual, bias, sizes and epilogue.
+// Fills the parameters for c, residual, bias, sizes and epilogue.
 void matmul_cuda_set_output(const struct matmul_problem *p, struct matmul_params *params);
-// Adds the partial sums of splits, in the workspace, and finishes them.
+// Adds the partial sums of splits, in the workspace, and applies the epilogue.
 struct tsri_cuda_program matmul_cuda_reduce_program(tsr_dtype dtype);
 tsr_status matmul_cuda_reduce(tsr_context *ctx, const struct matmul_problem *p,
                               const struct matmul_cuda_layout *l, void *workspace);
@@ -117,20 +118,20 @@ void matmul_cuda_plan_wgmma(const void *problem, const struct tsri_limits *, str
 void matmul_cuda_plan_fp8(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_cuda_plan_tf32(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_cuda_plan_bf16x6(const void *problem, const struct tsri_limits *, struct tsri_plan *);
-// A tile and into how many parts k is split, or, of those with clusters, how many blocks one has; with what it takes.
+// A tile, and the number of parts of k or, for tiles with clusters, of blocks per cluster; with its estimated time.
 struct matmul_cuda_choice {
     int tile;
     int64_t num_splits;
-    int64_t block[3]; // rows, columns, parts: as rows of tuning files have them
-    double ns;        // by the account; INFINITY: the plan may not take it
+    int64_t block[3]; // rows, columns, parts: as in rows of tuning files
+    double ns;        // estimated time; INFINITY: the plan may not use it
 };
-// The i-th that a variant has; false after the last.
+// The i-th choice of a variant; false after the last.
 bool matmul_cuda_choice_of(const struct matmul_problem *p, enum matmul_cuda_kind kind,
                            const struct tsri_limits *limits, int index,
                            struct matmul_cuda_choice *choice);
-// Whether a row of a tuning file, where there is one, leaves it this choice.
+// Whether a tuning row, if there is one, allows this choice.
 bool matmul_cuda_is_asked(const struct tsri_limits *limits, const int64_t block[3]);
-// What the variant takes by its account, at its best.
+// The variant's best estimated time.
 double matmul_cuda_ns(const struct matmul_problem *p, enum matmul_cuda_kind kind,
                       const struct tsri_limits *limits);
 
@@ -150,20 +151,20 @@ tsr_status matmul_cuda_gemv_prepare(tsr_context *, const void *, const struct ts
 tsr_status matmul_cuda_fma_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status matmul_cuda_mma_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status matmul_cuda_gemv_run(tsr_context *, const void *, const struct tsri_plan *, void *);
-// The program of a tile of theirs.
+// The program of one of their tiles.
 struct tsri_cuda_program matmul_cuda_tile_program(enum matmul_cuda_kind kind,
                                                   const struct matmul_cuda_tile *tile,
                                                   tsr_dtype dtype, bool is_fp8);
 
 // matmul_cuda_wgmma.c
-enum { MATMUL_WGMMA_SHARED_BYTES = 232448 }; // that a block of Hopper has at most
+enum { MATMUL_WGMMA_SHARED_BYTES = 232448 }; // most shared memory of a Hopper block
 bool matmul_cuda_wgmma_serves(const void *problem, const struct tsri_limits *limits);
 tsr_status matmul_cuda_wgmma_prepare(tsr_context *, const void *, const struct tsri_plan *);
 tsr_status matmul_cuda_wgmma_run(tsr_context *, const void *, const struct tsri_plan *, void *);
-// The i-th of its kernels for a dtype; false after the last, and *index less by their number.
+// The i-th of its kernels for a dtype; after the last, false, and *index is reduced by their number.
 bool matmul_cuda_wgmma_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program);
 struct matmul_wgmma_params;
-// All but operands and c's map.
+// Everything except operands and c's map.
 struct matmul_wgmma_params matmul_cuda_wgmma_params(const struct matmul_problem *p,
                                                     const struct matmul_cuda_layout *l,
                                                     char *workspace);
@@ -190,7 +191,7 @@ bool matmul_cuda_split_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_prog
 // The i-th of its tiles and splits; false after the last.
 bool matmul_cuda_split_choice(const struct matmul_problem *p, const struct tsri_limits *limits,
                               int index, struct matmul_cuda_choice *choice);
-// Whether it is the fastest for what it serves, where the best of the others takes `other` nanoseconds by its account.
+// Whether it is the fastest variant; `other` is the best estimate of the others in nanoseconds.
 bool matmul_cuda_split_is_best(const struct matmul_problem *p, const struct tsri_limits *limits,
                                double other);
 

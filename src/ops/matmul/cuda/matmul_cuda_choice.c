@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul on CUDA: which variant serves a product, by their accounts, and all ways in which plans may serve it, of which
-// `tessera tune` measures the likeliest. Pure.
+// Matmul on CUDA: chooses the variant by estimated time, and lists all ways in which plans may serve a product;
+// `tessera tune` measures the most promising ones. Pure.
 #include <math.h>
 #include <string.h>
 
@@ -22,7 +22,7 @@ bool matmul_cuda_mma_serves(const void *problem, const struct tsri_limits *limit
 bool matmul_cuda_gemv_serves(const void *problem, const struct tsri_limits *limits) {
     const struct matmul_problem *p = problem;
     if (p->m > MATMUL_GEMV_ROWS || p->a.dtype == TSR_F64 || matmul_is_fp8(p->a.dtype)) return false;
-    if (limits->flags & TSR_BATCH_INVARIANT) return false; // its splits follow the batch
+    if (limits->flags & TSR_BATCH_INVARIANT) return false; // its splits depend on the batch
     if (p->groups.starts.data != NULL) return false;
     const struct matmul_cuda_layout l = matmul_cuda_layout(p, MATMUL_GEMV, 0, 1);
     bool is_gated = p->b_up.data != NULL;
@@ -30,7 +30,7 @@ bool matmul_cuda_gemv_serves(const void *problem, const struct tsri_limits *limi
            (!is_gated || (l.b_up.is_vector && !l.b.is_mn));
 }
 
-// The fastest of what the caller allows; which one may not follow the number of rows under the flag.
+// The fastest variant that the caller allows; under the flag, the choice must not depend on the number of rows.
 static const char *prefer_f32(const struct matmul_problem *p, const struct tsri_limits *limits,
                               bool is_invariant) {
     const char *best = "cuda-fma";
@@ -50,7 +50,7 @@ const char *matmul_cuda_prefer(const struct matmul_problem *p, const struct tsri
     bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
     bool has_mma = matmul_cuda_mma_serves(p, limits);
     if (matmul_cuda_fp8_serves(p, limits)) return "cuda-fp8";
-    // 4 x 4096 x 4096 of bf16 takes 18 us by gemv, 12 on tensor cores.
+    // 4 x 4096 x 4096 in bf16 takes 18 us with gemv and 12 us on tensor cores.
     if (!is_invariant && !has_mma && matmul_cuda_gemv_serves(p, limits)) return "cuda-gemv";
     if (!has_mma) return prefer_f32(p, limits, is_invariant);
     const bool has_wgmma = matmul_cuda_wgmma_serves(p, limits);
@@ -59,7 +59,7 @@ const char *matmul_cuda_prefer(const struct matmul_problem *p, const struct tsri
     if (!is_invariant && matmul_cuda_split_serves(p, limits) &&
         matmul_cuda_split_is_best(p, limits, fmin(by_mma, by_wgmma)))
         return "cuda-split";
-    enum { EARLY_NS = 500 }; // of a launch, which wgmma hides behind the kernel ahead
+    enum { EARLY_NS = 500 }; // launch time that wgmma hides behind the previous kernel
     if (has_wgmma && (is_invariant || by_wgmma <= by_mma + EARLY_NS)) return "cuda-wgmma";
     if (is_invariant) return "cuda-mma";
     return by_mma <= matmul_cuda_ns(p, MATMUL_FMA, limits) ? "cuda-mma" : "cuda-fma";
@@ -67,7 +67,7 @@ const char *matmul_cuda_prefer(const struct matmul_problem *p, const struct tsri
 
 // ---- All choices --------------------------------------------------------------------------------
 
-// Its tile follows b's layout, and its splits the multiprocessors.
+// gemv has one choice: the tile depends on b's layout, the splits on the multiprocessors.
 static bool gemv_choice(const struct matmul_problem *p, const struct tsri_limits *limits, int index,
                         struct matmul_cuda_choice *choice) {
     *choice = (struct matmul_cuda_choice){.ns = matmul_cuda_ns(p, MATMUL_GEMV, limits)};
@@ -78,7 +78,7 @@ static const struct {
     const char *variant;
     bool (*serves)(const void *problem, const struct tsri_limits *limits);
     enum matmul_cuda_kind kind;
-    // One of the variant's, from 0; false after its last. NULL: those that the plan has for its kind.
+    // The variant's index-th choice; false after the last. NULL: the plan's choices for the kind.
     bool (*list)(const struct matmul_problem *p, const struct tsri_limits *limits, int index,
                  struct matmul_cuda_choice *choice);
 } variants[] = {

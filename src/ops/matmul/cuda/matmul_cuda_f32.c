@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul of fp32 by the tensor cores of Hopper, where the caller allows it: cuda-tf32, which rounds operands to 11 bits, and
-// cuda-bf16x6, which has each as the sum of three numbers of 8 bits and makes six products of them. Both are kernels of
+// Matmul of fp32 on Hopper's tensor cores, if the caller allows it: cuda-tf32 rounds operands to 11 bits; cuda-bf16x6
+// splits each operand into three numbers of 8 bits and makes six products of them. Both use kernels of
 // matmul_wgmma_sm90.cu.
 #include "cuda/cuda_tensor_map.h"
 #include "ops/matmul/cuda/matmul_cuda.h"
@@ -10,20 +10,20 @@
 static const char op_name[] = "matmul_forward";
 
 enum {
-    UNIT = 64,            // lines of a box of a and b
-    UNIT_BYTES = 128,     // of a line of a box
-    THREADS = 256,        // of a kernel that copies
-    BLOCKS_PER_SM = 16,   // of a kernel that copies, at most
-    LINES_TILE = 64,      // of matmul_lines32.cu
-    PLANES_OF_WARP = 256, // elements of a line, of matmul_planes.cu
-    MAX_SIZE = 1 << 30,   // of m and n: coordinates are 32-bit
-    MAX_K = 1 << 28,      // of six pairs of planes, likewise
-    MAX_TILES = 1 << 30,  // are counted in 32 bits
+    UNIT = 64,            // lines per box of a and b
+    UNIT_BYTES = 128,     // per line of a box
+    THREADS = 256,        // of a copying kernel
+    BLOCKS_PER_SM = 16,   // maximum for a copying kernel
+    LINES_TILE = 64,      // as in matmul_lines32.cu
+    PLANES_OF_WARP = 256, // elements of a line, as in matmul_planes.cu
+    MAX_SIZE = 1 << 30,   // of m and n, because coordinates are 32-bit
+    MAX_K = 1 << 28,      // the same, for six pairs of planes
+    MAX_TILES = 1 << 30,  // tiles are counted in 32 bits
 };
 
 // ---- Operands ---------------------------------------------------------------------------------
 
-// data: where the operand is, or its copy.
+// data: address of the operand or of its copy.
 static bool map_operand(const struct matmul_problem *p, const struct matmul_cuda_operand *o,
                         enum matmul_cuda_kind kind, const void *data,
                         struct tsri_tensor_map_args *args, int is_batched[MATMUL_MAX_BATCH_DIMS]) {
@@ -35,7 +35,7 @@ static bool map_operand(const struct matmul_problem *p, const struct matmul_cuda
     return matmul_cuda_map_lines(p, o->batch, o->width, o->lines, o->line, args, is_batched);
 }
 
-// What the kernels know of an operand, b and b_up with their columns as a has its rows.
+// An operand as the kernels see it; columns of b and b_up correspond to rows of a.
 struct operand {
     const struct matmul_matrix *matrix;
     int64_t step_mn, step_k;
@@ -113,7 +113,7 @@ static struct tsri_cuda_program copy_program(enum matmul_cuda_kind kind) {
                                       .entry = "matmul_planes"};
 }
 
-// The i-th of a kind's: its copies, and of each tile that has no clusters one for each layout that it has.
+// The i-th kernel of a kind: its copies, and for each tile without clusters one kernel per layout.
 static bool kernel_of(enum matmul_cuda_kind kind, int *index, struct tsri_cuda_program *program) {
     const int num_layouts = kind == MATMUL_TF32 ? 1 : 4;
     int num_tiles;
@@ -133,7 +133,7 @@ static bool kernel_of(enum matmul_cuda_kind kind, int *index, struct tsri_cuda_p
 bool matmul_cuda_f32_kernel(int *index, struct tsri_cuda_program *program) {
     const bool has =
         kernel_of(MATMUL_TF32, index, program) || kernel_of(MATMUL_BF16X6, index, program);
-    program->is_rare = has; // for those who allow it
+    program->is_rare = has; // used only if the caller allows it
     return has;
 }
 
@@ -181,7 +181,7 @@ static struct matmul_lines lines_of(const struct matmul_problem *p, const struct
     return lines;
 }
 
-// All that are copied, by one launch.
+// Copies all operands that need it, in one launch.
 static tsr_status copy_operands(tsr_context *ctx, const struct matmul_problem *p,
                                 const struct operand operands[NUM_OPERANDS],
                                 enum matmul_cuda_kind kind, char *workspace) {
@@ -213,7 +213,7 @@ static tsr_status copy_operands(tsr_context *ctx, const struct matmul_problem *p
     return tsri_cuda_launch(op_name, tsri_context_queue(ctx), &program, &launch);
 }
 
-// Of l's problem, or of the stack of splits that it has in its place.
+// Multiplies l's problem, or the stack of splits that replaces it.
 static tsr_status multiply(tsr_context *ctx, const struct matmul_problem *p,
                            const struct matmul_cuda_layout *l, const struct tsri_plan *plan,
                            void *workspace, enum matmul_cuda_kind kind) {
@@ -233,7 +233,7 @@ static tsr_status multiply(tsr_context *ctx, const struct matmul_problem *p,
         (void)map_operand(p, o->taken, kind, data, &map, batches[i]);
         TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, maps[i]));
     }
-    params.matmul.b_up.data = p->b_up.data; // whether there is a gate
+    params.matmul.b_up.data = p->b_up.data; // tells whether there is a gate
     params.has_c_map = matmul_cuda_map_rows(p, &p->c, &map);
     if (params.has_c_map) TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params.c));
     const struct tsri_cuda_program program = program_of(kind, l->tile, l->a.is_mn, l->b.is_mn);

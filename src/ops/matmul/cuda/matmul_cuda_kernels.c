@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul on CUDA: every kernel of the operation, by index, of all its variants.
+// Matmul on CUDA: all kernels of the operation, for every variant, by index.
 #include "ops/matmul/cuda/matmul_cuda.h"
 
-// 16-bit products go to tensor cores, on Hopper all by wgmma but groups of few rows and deep products of few tiles.
+// 16-bit products use tensor cores; on Hopper all use wgmma, except groups of few rows and products with large k and
+// few tiles.
 static bool list_tiles(enum matmul_cuda_kind kind, tsr_dtype dtype, int cuda_arch, int *index,
                        struct tsri_cuda_program *program) {
     int num_tiles;

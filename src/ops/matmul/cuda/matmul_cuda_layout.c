@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul on CUDA: the tiles, which operands are copied, and what follows for a launch and its workspace. Pure.
+// Matmul on CUDA: the tiles, the copies of operands, and the resulting launch and workspace. Pure.
 #include "ops/matmul/cuda/matmul_cuda.h"
 #include "ops/matmul/cuda/matmul_wgmma_params.h"
 
 enum {
-    LINE_BYTES = 16,          // what copies to shared memory move
-    UNIT_BYTES = 128,         // of a line of a box of planes
+    LINE_BYTES = 16,          // unit of copies to shared memory
+    UNIT_BYTES = 128,         // per line of a box of planes
     FMA_PROMOTE = 512,        // as in matmul_fma.cu
     MMA_PROMOTE = 2048,       // as in matmul_mma.cu
     WGMMA_PROMOTE = 16384,    // for c of 16 bits, with matmul_wgmma_drift
-    WGMMA_PROMOTE_F32 = 2048, // a drift of 3 / 4 of what sums are allowed
-    TF32_PROMOTE = 8192,      // a drift of 1 / 8 of what the operands lose
-    STAGING_ROW = 72 * 4,     // bytes of a warp's row, as in matmul_epilogue.cuh
+    WGMMA_PROMOTE_F32 = 2048, // a drift of 3/4 of the error allowed for sums
+    TF32_PROMOTE = 8192,      // a drift of 1/8 of the rounding of the operands
+    STAGING_ROW = 72 * 4,     // bytes per row of a warp, as in matmul_epilogue.cuh
 };
 
-// Rows and columns of a tile, of a step along k, stages, blocks of a multiprocessor, rate.
+// Arguments: rows and columns of a tile, step along k, stages, blocks per multiprocessor, rate.
 #define MMA_TILE(m, n, k, stages, per_sm, rate)                                                    \
     { m, n, k, stages, 128, per_sm, ((m) + (n)) * (k)*2 * (stages), (m) * (n)*4, MMA_PROMOTE, rate }
 #define FMA_TILE(block, threads, per_sm, rate)                                                     \
@@ -33,13 +33,14 @@ static const struct matmul_cuda_tile fma_tiles[] = {
     FMA_TILE(64, 128, 4, 250),
 };
 
-// Stages, what eight warps hand over, barriers, the bias of two groups. Sums of parts of k lie in the workspace.
+// Shared memory: stages, the tiles that eight warps hand over, barriers, the bias of two groups. Sums of parts of k are
+// in the workspace.
 #define WGMMA_TILE(m, n, k, stages, in_turns, promote, rate, cluster)                              \
     {                                                                                              \
         m, n, k, stages, 384, 1, ((m) + (n)) * 128 * (stages) + 8 * 4096 + 256 + (n)*8, 0,         \
             promote, rate, cluster, in_turns                                                       \
     }
-// rate: with clusters, and of blocks alone.
+// rate: with clusters; alone: without.
 #define WIDE_TILES(k, promote, rate, alone)                                                        \
     WGMMA_TILE(128, 256, k, 4, false, promote, rate, 2),                                           \
         WGMMA_TILE(128, 256, k, 4, false, promote, alone, 0)
@@ -53,14 +54,14 @@ static const struct matmul_cuda_tile wgmma_tiles[] = {
     WGMMA_TILE(128, 64, 64, 7, false, WGMMA_PROMOTE, 4800, 0),
     TILES_IN_TURNS(64, WGMMA_PROMOTE, 5900, 5700),
 };
-// For fp32: tf32, at half the rate, and by six products of bf16, which run on longer.
+// For fp32: tf32 at half the rate, and six bf16 products, which take longer.
 #define TILES_OF_F32(k, promote, share)                                                            \
     WIDE_TILES(k, promote, 6550 / (share), 6150 / (share)),                                        \
         TILES_IN_TURNS(k, promote, 6000 / (share), 5450 / (share))
 static const struct matmul_cuda_tile tf32_tiles[] = {TILES_OF_F32(32, TF32_PROMOTE, 2.0)};
 static const struct matmul_cuda_tile bf16x6_tiles[] = {TILES_OF_F32(64, WGMMA_PROMOTE_F32, 5.7)};
 
-// As in matmul_fp8_sm90.cu.
+// The same as in matmul_fp8_sm90.cu.
 #define FP8_TILE(rate, cluster)                                                                    \
     {                                                                                              \
         128, 256, 128, 4, 384, 1, (128 + 256) * 128 * 4 + 8 * 4096 + 128, 0, MATMUL_MAX_SPLIT_K,   \
@@ -68,7 +69,7 @@ static const struct matmul_cuda_tile bf16x6_tiles[] = {TILES_OF_F32(64, WGMMA_PR
     }
 static const struct matmul_cuda_tile fp8_tiles[] = {FP8_TILE(10000, 2), FP8_TILE(9700, 0)};
 
-// Lines of b along k; along n, of 2 bytes and of 4.
+// For lines of b along k; along n with 2-byte and with 4-byte elements.
 static const struct matmul_cuda_tile gemv_tiles[] = {
     {MATMUL_GEMV_ROWS, 16, 1024, 0, 256, 2, 0, 0, MATMUL_MAX_SPLIT_K, 0},
     {MATMUL_GEMV_ROWS, 256, 32, 0, 256, 2, 0, 0, MATMUL_MAX_SPLIT_K, 0},
@@ -87,8 +88,8 @@ const struct matmul_cuda_tile *matmul_cuda_tiles(enum matmul_cuda_kind kind, int
     }
 }
 
-// The large tile of matmul_fma.cu is for fp32 alone: 16-bit numbers come there only where their operands would have to be
-// copied, and are few.
+// The large tile of matmul_fma.cu is for fp32 only. 16-bit operands use cuda-fma only if they would have to be copied,
+// and then they are small.
 bool matmul_cuda_has_tile(enum matmul_cuda_kind kind, int tile, tsr_dtype dtype) {
     return kind != MATMUL_FMA || dtype == TSR_F32 || fma_tiles[tile].block_m < 128;
 }
@@ -103,7 +104,7 @@ static bool has_aligned_lines(const struct matmul_cuda_operand *o, const char *d
     return is_aligned;
 }
 
-// With lines along k, or along m and n: extent along the latter, and steps along both.
+// An operand with lines along k, or along m and n. extent: its size along m or n; the steps are along both dimensions.
 static struct matmul_cuda_operand as_lines(const struct matmul_problem *p,
                                            const struct matmul_matrix *t, bool is_mn,
                                            int64_t extent, int64_t step_mn, int64_t step_k) {
@@ -131,8 +132,8 @@ static void copy_operand(const struct matmul_problem *p, struct matmul_cuda_oper
     o->bytes = tsri_round_up((size_t)(o->num_matrices * o->lines * o->line * element), 256);
 }
 
-// Makes of an operand its planes: matmul_wgmma_params.h. k is filled up to whole blocks in every plane; along it planes lie one
-// behind the other.
+// Turns an operand into its planes: see matmul_wgmma_params.h. k is padded to whole blocks in every plane; the planes
+// follow each other along k.
 static void take_planes(const struct matmul_problem *p, struct matmul_cuda_operand *o) {
     const int64_t k = (int64_t)tsri_round_up((size_t)p->k, UNIT_BYTES / 2) * MATMUL_PLANES;
     const bool is_shared = o->batch[0] == 0 && o->batch[1] == 0 && o->batch[2] == 0;
@@ -145,27 +146,27 @@ static void take_planes(const struct matmul_problem *p, struct matmul_cuda_opera
     o->bytes = tsri_round_up((size_t)(o->num_matrices * o->lines * o->line) * 2, 256);
 }
 
-// like: the operand whose direction of lines this one must share.
+// like: an operand whose line direction this one must share.
 static struct matmul_cuda_operand take(const struct matmul_problem *p,
                                        const struct matmul_matrix *t, int64_t extent,
                                        int64_t step_mn, int64_t step_k, enum matmul_cuda_kind kind,
                                        const struct matmul_cuda_operand *like) {
-    const bool is_along_k = kind == MATMUL_FP8 || kind == MATMUL_TF32; // what the kernel knows
+    const bool is_along_k = kind == MATMUL_FP8 || kind == MATMUL_TF32; // the only direction
     const bool needs_aligned = kind >= MATMUL_WGMMA || kind == MATMUL_MMA;
     struct matmul_cuda_operand o = {0};
     if (t->data == NULL) return o;
     bool is_mn = !is_along_k && (like != NULL ? like->is_mn : step_k != 1);
     bool is_given = like != NULL || is_along_k;
     if (p->groups.starts.data != NULL && (p->groups.are_depths || t == &p->a)) {
-        is_mn = p->groups.are_depths; // a group's rows begin anywhere: they are whole lines
+        is_mn = p->groups.are_depths; // a group's rows begin at any row, so they are whole lines
         is_given = true;
     }
     o = as_lines(p, t, is_mn, extent, step_mn, step_k);
-    if (!is_given && !o.is_vector) { // there may be a choice
+    if (!is_given && !o.is_vector) { // both directions may be possible
         struct matmul_cuda_operand other = as_lines(p, t, !o.is_mn, extent, step_mn, step_k);
         if (other.is_vector || (o.is_copied && !other.is_copied)) o = other;
     }
-    // One line for all, or others that overlap, have no tensor map.
+    // A single line for all, or overlapping lines, have no tensor map.
     const bool has_map = is_along_k || kind == MATMUL_WGMMA;
     const bool overlap = has_map && o.lines > 1 && o.line < o.width;
     if (kind == MATMUL_BF16X6)
@@ -214,7 +215,7 @@ struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
     l.b = take(p, &p->b, p->n, p->b.col, p->b.row, kind, NULL);
     l.b_up = take(p, &p->b_up, p->n, p->b_up.col, p->b_up.row, kind, &l.b);
     if (is_gated && !is_wgmma && (l.b.line != l.b_up.line || l.b.is_copied != l.b_up.is_copied)) {
-        copy_operand(p, &l.b, element); // kernels go through both at one pace
+        copy_operand(p, &l.b, element); // kernels step through both equally
         copy_operand(p, &l.b_up, element);
     }
     l.tiles_m = tsri_ceil_div(p->m, l.tile->block_m * tsri_max(l.tile->cluster, 1));
@@ -223,7 +224,7 @@ struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
     l.k_of_split = (int64_t)tsri_round_up((size_t)k, (size_t)l.tile->block_k);
     l.num_splits = tsri_max(tsri_ceil_div(p->k, l.k_of_split), 1);
     l.num_tiles = l.tiles_m * l.tiles_n * p->num_batches * l.num_splits;
-    if (matmul_has_packed_rows(p)) { // each group may end with part of a tile
+    if (matmul_has_packed_rows(p)) { // each group may end with a partial tile
         const int64_t block_m = l.tile->block_m * tsri_max(l.tile->cluster, 1);
         l.tiles_m = (p->m + p->num_batches * (block_m - 1)) / block_m;
         l.num_tiles = l.tiles_m * l.tiles_n;
@@ -234,7 +235,7 @@ struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
     l.has_sums = num_parts > 1;
     l.blocks_of_part =
         (int)tsri_ceil_div(tsri_ceil_div(p->k, tsri_max(num_parts, 1)), l.tile->block_k);
-    // Stages and sums, and in their place what warps hand over to themselves.
+    // Stages and sums; later, the rows that warps hand over reuse this memory.
     int64_t shared = l.tile->shared_bytes + (l.has_sums ? l.tile->sums_bytes : 0);
     int64_t staging = (int64_t)l.tile->block_m * l.tile->block_n / 64 * STAGING_ROW;
     l.shared_bytes = (int)(is_wgmma ? shared : tsri_max(shared, staging));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul on Hopper: what the copy engine can take as it lies, and what it is told of it. Pure.
+// Matmul on Hopper: which operands the copy engine can read in place, and their tensor maps. Pure.
 #include "cuda/cuda_tensor_map.h"
 #include "ops/matmul/cuda/matmul_cuda.h"
 #include "ops/matmul/cuda/matmul_wgmma_params.h"
 
-enum { C_LINES = 16 }; // of a box of c
+enum { C_LINES = 16 }; // per box of c
 
 bool matmul_cuda_map_lines(const struct matmul_problem *p, const int64_t *batch, int64_t width,
                            int64_t lines, int64_t line, struct tsri_tensor_map_args *args,
@@ -24,7 +24,7 @@ bool matmul_cuda_map_lines(const struct matmul_problem *p, const int64_t *batch,
     return line >= width && tsri_tensor_map_fits(args);
 }
 
-// 128 bytes of 16 rows at a time. A store touches all of 16 bytes of which it has the first.
+// Boxes of 128 bytes by 16 rows. A store writes all 16 bytes of a piece whose first byte is inside.
 bool matmul_cuda_map_rows(const struct matmul_problem *p, const struct matmul_matrix *t,
                           struct tsri_tensor_map_args *args) {
     int is_batched[MATMUL_MAX_BATCH_DIMS];
@@ -33,7 +33,7 @@ bool matmul_cuda_map_rows(const struct matmul_problem *p, const struct matmul_ma
         .data = t->data, .dtype = t->dtype, .box = {(int)(128 / element), C_LINES, 1, 1, 1}};
     bool fits = p->n * element % 16 == 0 &&
                 matmul_cuda_map_lines(p, t->batch, p->n, p->m, t->row, args, is_batched);
-    for (int i = 0; i < MATMUL_MAX_BATCH_DIMS; i++) // the kernel counts along all of c's dimensions
+    for (int i = 0; i < MATMUL_MAX_BATCH_DIMS; i++) // the kernel uses all batch dimensions of c
         fits = fits && (p->batch[i] == 1 || is_batched[i]);
     return fits;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul on CUDA: what the variants share beside their products. It copies operands that a kernel cannot take as they are, fills in
-// what params say of c and the epilogue, and adds the sums of a product whose k was split.
+// Shared by matmul's variants on CUDA: copies operands that a kernel cannot read in place, fills the parameters for c
+// and the epilogue, and adds the sums of a product whose k was split.
 #include "ops/matmul/cuda/matmul_cuda.h"
 
 #include <string.h>
@@ -23,7 +23,7 @@ struct tsri_cuda_program matmul_cuda_lines8_program(void) {
                                       .entry = "matmul_lines8"};
 }
 
-// A copy knows the size of elements only.
+// A copy depends on the size of elements only.
 struct tsri_cuda_program matmul_cuda_copy_program(tsr_dtype dtype) {
     if (tsr_dtype_bytes(dtype) == 1) return matmul_cuda_lines8_program();
     return tsri_cuda_dtype_program("ops/matmul/cuda/matmul_copy.cu", "matmul_copy",
@@ -156,7 +156,7 @@ void matmul_cuda_set_output(const struct matmul_problem *p, struct matmul_params
     params->k = p->k;
     set_batch(params->batch, p->batch);
     params->num_batches = p->num_batches;
-    if (p->k > 0) { // a sum of nothing is 0, whatever the scales
+    if (p->k > 0) { // an empty sum is 0 for any scales
         set_scale(&params->a_scale, &p->a_scale, p->a_scale.row, p->a_scale.col);
         set_scale(&params->b_scale, &p->b_scale, p->b_scale.col, p->b_scale.row);
         set_scale(&params->b_up_scale, &p->b_up_scale, p->b_up_scale.col, p->b_up_scale.row);
@@ -172,7 +172,7 @@ tsr_status matmul_cuda_reduce(tsr_context *ctx, const struct matmul_problem *p,
     const struct tsri_cuda_program program = matmul_cuda_reduce_program(matmul_cuda_dtype(p));
     const int64_t groups = tsri_ceil_div(p->n, COLS) * p->m * p->num_batches;
     struct matmul_params params = {
-        .b_up.data = p->b_up.data, // whether there is a gate
+        .b_up.data = p->b_up.data, // tells whether there is a gate
         .partial = (float *)(void *)((char *)workspace + l->partial_at),
         .partial_row = l->partial_row,
         .num_splits = (int)l->num_splits,

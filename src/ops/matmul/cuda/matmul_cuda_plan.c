@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul on CUDA: which tile serves, into how many parts k is split. Pure.
+// Matmul on CUDA: chooses the tile and the number of parts of k. Pure.
 //
-// Tile and splits are those with the least time by a simple account: whole waves of tiles over the multiprocessors at the
-// rate that a tile reaches, plus what the partial sums of splits move. Under TSR_BATCH_INVARIANT
-// k is not split by the number of tiles, and a variant has only tiles that add in the same order.
+// The choice minimizes the time of a simple cost model: whole waves of tiles over the multiprocessors, at the rate of
+// the tile, plus the memory traffic of the splits' partial sums. Under TSR_BATCH_INVARIANT, the number of tiles does
+// not decide whether k is split, and a variant uses only tiles that add in the same order.
 #include "ops/matmul/cuda/matmul_cuda.h"
 
 #include <math.h>
 
 enum {
-    MIN_SPLIT_K = 256,       // columns of k that are worth a split of their own
+    MIN_SPLIT_K = 256,       // columns of k from which a separate split pays
     MAX_SPLITS = 32,         //
-    GEMV_K = 3072,           // of a part: 48 KiB of shared memory
-    MAX_BLOCKS = 0x7fffffff, // of a launch
+    GEMV_K = 3072,           // per part: 48 KiB of shared memory
+    MAX_BLOCKS = 0x7fffffff, // per launch
 };
 
-// ---- The account --------------------------------------------------------------------------------
-// What has a name here, and the tiles' rates, were fitted to device times on an H200 (docs/kernels/matmul_cuda.md):
-// a launch behind another in a graph, the kernel that adds splits, the copy of an operand, and bytes out of the caches.
+// ---- The cost model ------------------------------------------------------------------------------
+// The named constants and the tiles' rates were fitted to device times on an H200 (docs/kernels/matmul_cuda.md): a
+// launch after another in a graph, the kernel that adds splits, the copy of an operand, and bytes from the caches.
 
 enum {
     H200_BYTES_PER_NS = 3000,
@@ -27,7 +27,7 @@ enum {
     PLANES_NS = 1000
 };
 
-// Rounds of tiles that the busiest multiprocessor, or pair of them, has.
+// Rounds of tiles on the busiest multiprocessor, or pair of them.
 static double rounds_of(const struct matmul_cuda_layout *l, const struct tsri_limits *limits) {
     int64_t at_once = tsri_max(limits->num_sms / tsri_max(l->tile->cluster, 1), 1);
     return (double)(l->num_tiles / at_once) + (l->num_tiles % at_once > 0 ? 1 : 0);
@@ -35,7 +35,7 @@ static double rounds_of(const struct matmul_cuda_layout *l, const struct tsri_li
 
 static double ns_of_copies(const struct matmul_cuda_layout *l, enum matmul_cuda_kind kind) {
     const struct matmul_cuda_operand *const operands[] = {&l->a, &l->b, &l->b_up};
-    const bool is_planes = kind == MATMUL_BF16X6; // 6 bytes of 4
+    const bool is_planes = kind == MATMUL_BF16X6; // 6 bytes instead of 4
     const double moved = is_planes ? 10.0 / 6 : 2;
     double ns = 0;
     for (int i = 0; i < TSRI_COUNT(operands); i++)
@@ -51,19 +51,19 @@ static double ns_of_splits(const struct matmul_problem *p, const struct matmul_c
     return l->num_splits > 1 ? SPLIT_NS + (double)l->num_splits * 8 * sums / H200_BYTES_PER_NS : 0;
 }
 
-// Parts of k whose sums are added in fp32.
+// Number of parts of k whose sums are added in fp32.
 static double parts_of(const struct matmul_cuda_layout *l, double k) {
     return k > 0 ? ceil(k / (l->blocks_of_part * l->tile->block_k)) : 1;
 }
 
-// Half of what follows the widest tile's products is there however wide a tile is.
+// Half of the end of the widest tile takes the same time for a tile of any width.
 static double share_of_width(const struct matmul_cuda_tile *tile) {
     return (256 + tile->block_n) / 512.0;
 }
 
 enum { RICH_NS = 4000, RICH_ACTIVATION_NS = 3000, PART_NS = 6000 };
 
-// What follows the products of a tile of 128 x 256 in 16 bits, beside what all have.
+// Additional time of the end for a tile of 128 x 256 in 16 bits.
 static double ns_of_end(const struct matmul_problem *p, double parts) {
     enum { BIAS_NS = 400, GELU_NS = 1950, ACTIVATION_NS = 1650 };
     const bool is_active = p->activation != TSR_ACTIVATION_NONE;
@@ -76,7 +76,7 @@ static double ns_of_end(const struct matmul_problem *p, double parts) {
                                                  : 0);
 }
 
-// Of 16 bits. Where warpgroups have turns, most of what follows the products is hidden, but for the last tile's.
+// For 16 bits. If warpgroups alternate, most of the end is hidden, except for the last tile's.
 static double account_wgmma(const struct matmul_problem *p, const struct matmul_cuda_layout *l,
                             const struct tsri_limits *limits) {
     enum {
@@ -91,15 +91,16 @@ static double account_wgmma(const struct matmul_problem *p, const struct matmul_
     const struct matmul_cuda_tile *tile = l->tile;
     const double rounds = rounds_of(l, limits), k = (double)tsri_min(p->k, l->k_of_split);
     const double more = ns_of_end(p, parts_of(l, k));
-    // Rows of the last tile that lie outside are copied more slowly than others.
+    // Rows of the last tile that are outside the matrix are copied more slowly.
     const int64_t inside = p->m % tile->block_m;
     const int64_t outside = inside > 0 ? tsri_max(tile->block_m - inside - FEW_OUTSIDE, 0) : 0;
     double products = 2.0 * tile->block_m * tile->block_n * k / tile->rate;
-    // Blocks alone that are all at work at once do not wait for each other; nor do warpgroups with a short tile each.
+    // Blocks without clusters that all run at once do not wait for each other, nor do warpgroups with one short tile
+    // each.
     const bool is_short = tile->in_turns && k <= SHORT_K;
     if (tile->cluster == 0 && tile->block_n > 64 && rounds <= (is_short ? 2 : 1))
         products *= at_once;
-    // The narrowest tile takes in all that it can get: of half as many blocks each gets more.
+    // The narrowest tile is limited by its loads: with half as many blocks, each gets more.
     if (tile->block_n == 64 && 2 * l->num_tiles <= limits->num_sms) products *= 0.8;
     const double after = tile->in_turns
                              ? TURN_NS + more * in_turns
@@ -110,7 +111,7 @@ static double account_wgmma(const struct matmul_problem *p, const struct matmul_
            ns_of_splits(p, l);
 }
 
-// Of fp32 by wgmma.
+// For fp32 by wgmma.
 static double account_f32(const struct matmul_problem *p, const struct matmul_cuda_layout *l,
                           enum matmul_cuda_kind kind, const struct tsri_limits *limits) {
     enum { END_NS = 1300, CLUSTER_NS = 1500, IN_TURNS = 8 };
@@ -124,7 +125,7 @@ static double account_f32(const struct matmul_problem *p, const struct matmul_cu
            rounds * (products + after) + (tile->in_turns ? END_NS : 0) + ns_of_splits(p, l);
 }
 
-// Nanoseconds, in doubles: products of sizes that each fit may not.
+// Nanoseconds, as doubles, because the product of the sizes may overflow an integer.
 static double account(const struct matmul_problem *p, const struct matmul_cuda_layout *l,
                       enum matmul_cuda_kind kind, const struct tsri_limits *limits) {
     if (kind == MATMUL_WGMMA) return account_wgmma(p, l, limits);
@@ -133,12 +134,12 @@ static double account(const struct matmul_problem *p, const struct matmul_cuda_l
     double k = (double)tsri_min(p->k, l->k_of_split), rounds = rounds_of(l, limits);
     double of_tile = 2.0 * tile->block_m * tile->block_n * (k + 2 * tile->block_k) / tile->rate;
     double num_blocks = rounds < tile->blocks_per_sm ? rounds : tile->blocks_per_sm;
-    // One tile alone leaves units of its multiprocessor idle.
+    // A single tile leaves units of its multiprocessor idle.
     double idle = 1 + 0.3 * (tile->blocks_per_sm - num_blocks) / tile->blocks_per_sm;
     return LAUNCH_NS + of_tile * rounds * idle + ns_of_copies(l, kind) + ns_of_splits(p, l);
 }
 
-// b once, and what follows where k is split, as it mostly is.
+// Reading b once, and adding splits, because k is usually split.
 static double account_gemv(const struct matmul_problem *p) {
     const double b = (double)tsr_dtype_bytes(p->b.dtype) * (double)p->num_batches * (double)p->n *
                      (double)p->k * (p->b_up.data != NULL ? 2 : 1);
@@ -153,7 +154,7 @@ static bool is_f32_by_wgmma(enum matmul_cuda_kind kind) {
     return kind == MATMUL_TF32 || kind == MATMUL_BF16X6;
 }
 
-// How many of them a product may have.
+// The number of entries of `splits` that a product may use.
 static int num_splits_of(const struct matmul_problem *p, enum matmul_cuda_kind kind,
                          const struct tsri_limits *limits) {
     const bool can_split = is_f32_by_wgmma(kind)
@@ -172,13 +173,13 @@ static bool may_have(const struct matmul_problem *p, enum matmul_cuda_kind kind,
         (t->cluster > 1 || p->k % (num_splits * t->block_k) > 0))
         return false;
     if (!matmul_cuda_has_tile(kind, tile, p->a.dtype)) return false;
-    if (t->cluster > 1 && p->m <= t->block_m) return false; // it needs two rows of tiles
+    if (t->cluster > 1 && p->m <= t->block_m) return false; // needs two rows of tiles
     if (kind == MATMUL_WGMMA && p->b_up.data != NULL && t->block_n % 128 != 0)
         return false; // units of b and b_up come in pairs
     return !matmul_is_fp8(p->a.dtype) || kind != MATMUL_FMA || tile == MATMUL_FMA_FP8_TILE;
 }
 
-// Without the time: every call goes through them. num_splits: of the product.
+// Fills a choice except for the time, because every call goes through all of them. num_splits: from num_splits_of.
 static bool choice_of(const struct matmul_problem *p, enum matmul_cuda_kind kind, int num_splits,
                       int index, struct matmul_cuda_choice *choice) {
     int num_tiles;
@@ -221,7 +222,8 @@ bool matmul_cuda_is_asked(const struct tsri_limits *limits, const int64_t block[
     return true;
 }
 
-// The least of those that a row asks for, where one does and they may be had; else of all. The last tile where none has room.
+// The fastest choice among those that a tuning row allows, if one of them is possible; else among all. The last tile if
+// none fits.
 static struct matmul_cuda_choice choose(const struct matmul_problem *p, enum matmul_cuda_kind kind,
                                         const struct tsri_limits *limits) {
     const int num_splits = num_splits_of(p, kind, limits);
@@ -269,7 +271,7 @@ void matmul_cuda_plan_mma(const void *problem, const struct tsri_limits *limits,
     plan(problem, MATMUL_MMA, limits, p);
 }
 
-// As many blocks as there are multiprocessors: they take tile after tile.
+// One block per multiprocessor; each processes tile after tile.
 static void plan_ring(const void *problem, enum matmul_cuda_kind kind,
                       const struct tsri_limits *limits, struct tsri_plan *p) {
     plan(problem, kind, limits, p);
@@ -301,7 +303,7 @@ void matmul_cuda_plan_bf16x6(const void *problem, const struct tsri_limits *limi
     plan_ring(problem, MATMUL_BF16X6, limits, p);
 }
 
-// Which of gemv's tiles its b asks for.
+// gemv's tile for this layout of b.
 static int gemv_tile(const struct matmul_problem *p, const struct matmul_cuda_layout *l) {
     return !l->b.is_mn ? 0 : p->b.dtype == TSR_F32 ? 2 : 1;
 }
@@ -312,7 +314,7 @@ void matmul_cuda_plan_gemv(const void *problem, const struct tsri_limits *limits
     struct matmul_cuda_layout l = matmul_cuda_layout(p, MATMUL_GEMV, 0, 1);
     int tile = gemv_tile(p, &l);
     l = matmul_cuda_layout(p, MATMUL_GEMV, tile, 1);
-    // Two blocks for each multiprocessor, as long as there is k for them.
+    // Two blocks per multiprocessor, as long as k is large enough.
     int64_t enough = 2 * (int64_t)limits->num_sms / tsri_max(l.num_tiles, 1);
     int64_t most = p->k / (l.b.is_mn ? 2 * l.tile->block_k : l.tile->block_k);
     int64_t least =

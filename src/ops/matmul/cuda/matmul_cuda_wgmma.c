@@ -7,16 +7,16 @@
 static const char op_name[] = "matmul_forward";
 
 enum {
-    UNIT = 64,          // lines and columns of a box of a and b
-    GROUP_ROWS = 2048,  // rows of c that are gone over together, column by column
-    MAX_SIZE = 1 << 30, // of m and n: coordinates are 32-bit
+    UNIT = 64,          // lines and columns per box of a and b
+    GROUP_ROWS = 2048,  // rows of c that are processed together, column by column
+    MAX_SIZE = 1 << 30, // of m and n, because coordinates are 32-bit
     MAX_K = 1 << 28,    // MATMUL_MAX_SPLIT_K: k is not split
     MAX_TILES = 1 << 30,
 };
 
 // ---- What it serves --------------------------------------------------------------------------
 
-// An operand, or its copy, which may not be there yet.
+// An operand or its copy, which may not exist yet.
 static bool map_operand(const struct matmul_problem *p, const struct matmul_matrix *t,
                         const struct matmul_cuda_operand *o, const void *copy,
                         struct tsri_tensor_map_args *args, int is_batched[MATMUL_MAX_BATCH_DIMS]) {
@@ -39,7 +39,7 @@ bool matmul_cuda_wgmma_serves(const void *problem, const struct tsri_limits *lim
     const struct matmul_cuda_layout l = matmul_cuda_layout(p, MATMUL_WGMMA, 0, 1);
     if (tsri_ceil_div(p->m, 2 * UNIT) * tsri_ceil_div(p->n, UNIT) > MAX_TILES / p->num_batches)
         return false;
-    const void *copy = (const void *)(uintptr_t)256; // aligned as that of the workspace will be
+    const void *copy = (const void *)(uintptr_t)256; // aligned like the workspace
     return map_operand(p, &p->a, &l.a, copy, &map, is_batched) &&
            map_operand(p, &p->b, &l.b, copy, &map, is_batched) &&
            (p->b_up.data == NULL || map_operand(p, &p->b_up, &l.b_up, copy, &map, is_batched));
@@ -66,10 +66,11 @@ bool matmul_cuda_wgmma_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_prog
     int num_tiles;
     const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(MATMUL_WGMMA, &num_tiles);
     for (int i = 0; i < num_tiles * LAYOUTS; i++) {
-        if (tiles[i / LAYOUTS].cluster > 1) continue; // the same kernel as without
+        if (tiles[i / LAYOUTS].cluster > 1) continue; // same kernel as without clusters
         if ((*index)-- > 0) continue;
         *program = program_of(&tiles[i / LAYOUTS], dtype, i & 1, i & 2);
-        // Both transposed: neither a layer nor its gradients. f16 where tiles are few, and what cuda-split mostly serves.
+        // Rare: both transposed, which neither a layer nor its gradients use; f16 with few tiles; and cases that
+        // cuda-split usually serves.
         const int block_n = tiles[i / LAYOUTS].block_n;
         program->is_rare = i % LAYOUTS == 1 || (block_n % 128 != 0 && dtype == TSR_F16) ||
                            (block_n == 192 && i % 2 == 0);
@@ -90,7 +91,7 @@ tsr_status matmul_cuda_wgmma_prepare(tsr_context *ctx, const void *problem,
     return tsri_cuda_prepare(op_name, tsri_context_queue(ctx), &program);
 }
 
-// Copies operands where they must be, and makes the maps.
+// Copies operands if necessary and makes the maps.
 static tsr_status map_all(tsr_context *ctx, const struct matmul_problem *p,
                           const struct matmul_cuda_layout *l, char *workspace,
                           struct matmul_wgmma_params *params) {

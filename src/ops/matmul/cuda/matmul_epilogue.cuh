@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// From products to c: alpha, bias, activation, gate, residual, accumulation, in the order that tessera/matmul.h gives;
-// or to the partial sums, where k is split. A warp hands over its rows of 64 products through shared memory, in
-// whatever order its instructions left them, and takes them back COLS neighbours of a row at a time: 16 bytes of a 16-bit
-// dtype, and full lines of memory. Every kernel of matmul ends here.
+// From products to c: alpha, bias, activation, gate, residual, accumulation, in the order of tessera/matmul.h; or to
+// partial sums if k is split. A warp hands over its rows of 64 products through shared memory, in the order in which
+// its instructions left them, and reads them back as COLS adjacent columns of a row: 16 bytes of a 16-bit dtype, and
+// full cache lines. Most kernels of matmul end here.
 #ifndef TSRI_MATMUL_EPILOGUE_CUH
 #define TSRI_MATMUL_EPILOGUE_CUH
 
@@ -12,12 +12,11 @@
 #define COLS 8
 #define EACH_COL(i) _Pragma("unroll") for (int i = 0; i < COLS; i++)
 
-// A warp's floats in shared memory; the padding keeps rows of two in different banks.
+// A warp's floats in shared memory; padding puts every second row in different banks.
 #define STAGING_STRIDE 72
 #define STAGING_FLOATS(rows) ((rows)*STAGING_STRIDE)
 
-// What products are multiplied with: those with b_up, or those with b. Scales of tensors are among it in kernels for fp8
-// (HAS_SCALES).
+// The factor of the products with b, or with b_up. In fp8 kernels (HAS_SCALES) it includes the tensors' scales.
 DEVICE float factor(const struct matmul_params *p, int is_up) {
     float alpha = p->alpha;
 #ifdef HAS_SCALES
@@ -29,7 +28,7 @@ DEVICE float factor(const struct matmul_params *p, int is_up) {
     return alpha;
 }
 
-// `count` elements of a line; all of them, aligned, where it is COLS and is_vector.
+// `count` elements of a line; if count is COLS and is_vector is set, all of them with aligned loads.
 DEVICE void load_cols(float x[COLS], const void *data, long long at, int is_f32, int count,
                       int is_vector) {
     if (!is_vector || count < COLS) {
@@ -71,7 +70,7 @@ DEVICE void store_cols(const float x[COLS], void *data, long long at, int is_f32
         *(float4 *)((float *)data + at + i) = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
 }
 
-// Columns [col, col + COLS) of a row of c; v and, where there is a gate, up are the products.
+// Columns [col, col + COLS) of a row of c; v and, with a gate, up are the products.
 DEVICE void finish(const struct matmul_params *p, const long long index[3], long long row,
                    long long col, float v[COLS], const float up[COLS]) {
     if (row >= p->m || col >= p->n) return;
@@ -104,7 +103,7 @@ DEVICE void finish(const struct matmul_params *p, const long long index[3], long
     store_cols(v, p->c.data, at, p->c_is_f32, count, is_vector);
 }
 
-// Where the partial sums of a row begin.
+// The start of a row's partial sums.
 DEVICE float *partial_row(const struct matmul_params *p, long long split, long long batch,
                           int is_up, long long row) {
     long long stack = split * p->num_batches + batch;
@@ -112,7 +111,7 @@ DEVICE float *partial_row(const struct matmul_params *p, long long split, long l
     return p->partial + (stack * p->m + row) * p->partial_row;
 }
 
-// What a tile makes of its products: c, or partial sums that another kernel finishes.
+// Stores a tile's products: in c, or as partial sums that another kernel finishes.
 DEVICE void emit(const struct matmul_params *p, const struct tile *t, long long row, long long col,
                  float v[COLS], const float up[COLS]) {
     if (row >= t->end_row) return;
@@ -125,10 +124,11 @@ DEVICE void emit(const struct matmul_params *p, const struct tile *t, long long 
     if (is_gated(p)) store_cols(up, partial_row(p, t->split, t->batch, 1, row), col, 1, COLS, 1);
 }
 
-// The rows of a warp's 64 columns, from its staging: rows of c from `row` on, columns of the tile from `first` on.
+// Finishes the rows of a warp's 64 columns from its staging memory: rows of c from `row` on, columns of the tile from
+// `first` on.
 DEVICE void emit_rows(const struct matmul_params *p, const struct tile *t, const float *staging,
                       int lane, int rows, long long row, int first) {
-    int groups = is_gated(p) ? 4 : 8; // of COLS columns of c
+    int groups = is_gated(p) ? 4 : 8; // groups of COLS columns of c
 #pragma unroll 1
     for (int i = lane; i < rows * groups; i += 32) {
         int r = i / groups, j = i % groups * COLS;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// c (m x n) = a (m x k) b (k x n) by fused multiply-adds in fp32, for every dtype, layout and alignment. Tiles of a and b, widened,
-// lie in shared memory with their lines along m and n, so that a thread reads what it multiplies in fours; those that come along k
-// are transposed on the way. While a tile is multiplied, the next one is on its way in registers. A thread has 8 x 8 of c, 4 x 8 of
-// a small tile. A serial sum of many terms of one sign drifts, so sums of PROMOTE columns are added up in shared memory.
+// c (m x n) = a (m x k) b (k x n) by fused multiply-adds in fp32, for every dtype, layout and alignment. Widened tiles
+// of a and b are in shared memory with lines along m and n, so that a thread reads its operands in fours; lines along k
+// are transposed on the way. While a tile is multiplied, the next one is loaded into registers. A thread has 8 x 8 of
+// c, or 4 x 8 of a small tile. A serial sum of many terms of one sign drifts, so sums of PROMOTE columns are added up
+// in shared memory.
 // Floor: 2 m n k FLOPs at the FMA rate, about 60 TFLOP/s (H200); few rows are filled up to a tile.
 // Figures: docs/kernels/matmul_cuda.md.
 // The host defines
-//     DTYPE, BLOCK (tiles of BLOCK x BLOCK: 128 or 64), and FP8 where a and b are of that: of which format is in the params, DTYPE
-//     is that of c, bias and residual, and elements are multiplied by their scales as they are widened
+//     DTYPE, BLOCK (tiles of BLOCK x BLOCK: 128 or 64), and FP8 if a and b are fp8: the formats are then parameters, DTYPE is
+//     that of c, bias and residual, and elements are multiplied by their scales when they are widened
 #ifdef FP8
 #define HAS_SCALES
 #include "cuda/device/fp8.cuh"
@@ -25,15 +26,15 @@
 #define WARPS_N (BLOCK / 64)
 #define THREADS (BLOCK / WARP_M * WARPS_N * 32)
 #define BLOCKS_PER_SM (BLOCK == 128 ? 2 : 4)
-#define ROWS (WARP_M / 4) // of a thread
+#define ROWS (WARP_M / 4) // per thread
 #define COLUMNS 8
 #define PROMOTE 512 // as in matmul_cuda_layout.c
 
 #define TILE_FLOATS (BLOCK * BLOCK_K) // a thread has 8 of them
 
-// ---- From memory by way of registers --------------------------------------------------------------
+// ---- From memory through registers ----------------------------------------------------------------
 
-// A thread's items of a tile of an operand are 8 neighbours of a line, in PARTS of 16 bytes (fp8: one of 8).
+// A thread's elements of an operand's tile: 8 adjacent ones of a line, in PARTS of 16 bytes (fp8: one part of 8).
 #ifdef FP8
 #define OPERAND_BYTES 1
 #define OF_PART 8
@@ -45,12 +46,12 @@
 
 struct loader {
     const char *from;
-    int k, at; // of the first element, in the tile: along k, and along m or n
-    int count; // elements that there are
+    int k, at; // of the first element in the tile: along k, and along m or n
+    int count; // elements that exist
 #ifdef FP8
-    const float *scale; // of the batch
+    const float *scale; // of this batch
     long long scale_mn, scale_k;
-    long long first, first_k, end_k; // of the first element, in the matrix; end of k
+    long long first, first_k, end_k; // of the first element in the matrix; end of k
     int is_e5m2, is_of_b;
 #endif
 };
@@ -117,7 +118,7 @@ DEVICE uint4 load_part(const struct loader *l, int part, int k_left, int is_mn, 
 }
 
 #ifdef FP8
-// Eight elements, times their scales where they have those of blocks. k: steps that the loader has gone along it.
+// Eight elements, times their block scales if there are any. k: steps that the loader has moved along k.
 DEVICE void widen_fp8(float x[OF_PART], uint4 raw, const struct loader *l, int k, int is_mn,
                       int is_block_scaled) {
     const unsigned word[2] = {raw.x, raw.y};
@@ -139,8 +140,8 @@ DEVICE void widen_fp8(float x[OF_PART], uint4 raw, const struct loader *l, int k
 }
 #endif
 
-// Column `at` of line k of a tile: half of the lines are shifted by 16, so that two of them that lie 8 apart, as
-// transposed neighbours do, are in different banks.
+// Column `at` of line k of a tile. Half of the lines are shifted by 16, so that lines 8 apart, which neighbours of a
+// transposed operand use, are in different banks.
 DEVICE int place(int k, int at) { return k * BLOCK + (at ^ (k >> 3 & 1) * 16); }
 
 DEVICE void store_part(float *tile, uint4 raw, const struct loader *l, int part, int is_mn, int k,
@@ -173,7 +174,7 @@ DEVICE void load_four(float x[4], const float *from) {
     x[3] = four.w;
 }
 
-// acc += `steps` columns of a from `first` on, times the same lines of b.
+// acc += `steps` columns of a, from `first` on, times the same rows of b.
 #define MULTIPLY(first, steps)                                                                     \
     _Pragma("unroll") for (int k = first; k < (first) + (steps); k++) {                            \
         float x[ROWS], y[COLUMNS];                                                                 \
@@ -197,9 +198,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     float *const sums = tiles + 4 * TILE_FLOATS + threadIdx.x;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int warp_row = warp / WARPS_N * WARP_M, warp_col = warp % WARPS_N * 64;
-    const int row = lane / 8 * 4, col = lane % 8 * 4; // in the warp's
+    const int row = lane / 8 * 4, col = lane % 8 * 4; // within the warp's part
 
-    __shared__ struct tile t; // in registers it would be in the products' way
+    __shared__ struct tile t; // in registers, it would take space from the products
     if (threadIdx.x < 32) {
         const struct tile found = find_tile(&p, p.first_tile + blockIdx.x, BLOCK, BLOCK);
         if (threadIdx.x == 0) t = found;
@@ -227,8 +228,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         k_left -= BLOCK_K;
         a.from += (p.a_is_mn ? p.a.line : 1) * (BLOCK_K * OPERAND_BYTES);
         b.from += (p.b_is_mn ? p.b.line : 1) * (BLOCK_K * OPERAND_BYTES);
-        // The next tile of a is on its way during the first half of the steps, that of b during the second, part by
-        // part: all at once take more registers than there are.
+        // The next tile of a is loaded during the first half of the steps, that of b during the second, part by part:
+        // all at once would take too many registers.
         const int steps = BLOCK_K / 2 / PARTS;
 #pragma unroll
         for (int part = 0; part < PARTS; part++) {
@@ -263,7 +264,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         for (int i = 0; i < ROWS * COLUMNS; i++) acc[i / COLUMNS][i % COLUMNS] += sums[i * THREADS];
     }
 
-    __syncthreads(); // shared memory is free: the epilogue's now
+    __syncthreads(); // shared memory is free for the epilogue
     const int thread = thread_again(), own = thread % 32, from = thread / 32;
     float *staging = tiles + from * STAGING_FLOATS(WARP_M);
 #pragma unroll

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// c (m x n) = a (m x k) b (k x n) of up to 4 rows. b is read once, in groups of 16 bytes, several of a thread on their way while
-// the block widens its part of a into shared memory. Where lines of b run along k, a warp makes dot products of two columns (of b
-// and b_up where there is a gate); where they run along n, a thread has a group of columns, and the warps of a block share k. k is
-// split further over blocks where columns are few.
+// c (m x n) = a (m x k) b (k x n) for up to 4 rows. b is read once, in groups of 16 bytes; each thread starts several
+// loads while the block widens its part of a into shared memory. If lines of b run along k, a warp makes dot products
+// with two columns (one of b and one of b_up with a gate). If they run along n, a thread has a group of columns, and
+// the warps of a block divide k. k is split further over blocks if there are few columns.
 // Floor: b read once.
 // Limit: that reading.
 // Figures: docs/kernels/matmul_cuda.md.
@@ -12,12 +12,12 @@
 
 #define MAX_ROWS 4  // MATMUL_GEMV_ROWS
 #define WARPS 8     //
-#define DOT_COLS 16 // columns of a tile, where lines run along k
+#define DOT_COLS 16 // columns of a tile if lines run along k
 #define AXPY_COLS (32 * GROUP)
 #define AT_ONCE 4
-#define STEP_K (32 * GROUP) // of a warp's dot products
+#define STEP_K (32 * GROUP) // per step of a warp's dot products
 
-// Row r of a's part is at a + r * k_of_split; what is beyond the part's end is 0.
+// Row r of a's part is at a + r * k_of_split; elements beyond the part's end are 0.
 DEVICE void fill_a(float *a, const struct matmul_params *p, const struct tile *t, int rows) {
     int left = (int)(t->end_k - t->first_k), length = (int)p->k_of_split;
     long long offset = batch_offset(&p->a, t->index);
@@ -42,7 +42,8 @@ DEVICE void load_shared(float x[GROUP], const float *from) {
 
 // ---- Lines along k: a warp's two columns ----------------------------------------------------------
 
-// A group of a line from k on, of which left elements are there: the rest is 0, as what lies there may be anything.
+// A group of a line from k on, of which `left` elements exist. The rest is set to 0, because the memory there may hold
+// anything.
 DEVICE uint4 load_line(const char *line, int k, int left) {
     if (left >= GROUP) return load_bytes(line, k);
     unsigned word[4] = {0, 0, 0, 0};
@@ -69,7 +70,7 @@ DEVICE void add_dots(const struct matmul_params *p, const struct tile *t, float 
         line[c] = (const char *)b->data +
                   (batch_offset(b, t->index) + col * b->line + t->first_k) * ELEMENT_BYTES;
     }
-    const int at_once = rows == 1 ? AT_ONCE : AT_ONCE / 2; // as registers allow
+    const int at_once = rows == 1 ? AT_ONCE : AT_ONCE / 2; // limited by registers
     uint4 raw[AT_ONCE][2];
 #define LOAD_LINES(first)                                                                          \
     _Pragma("unroll") for (int u = 0; u < at_once; u++)                                            \
@@ -109,7 +110,7 @@ DEVICE void add_dots(const struct matmul_params *p, const struct tile *t, float 
             }
         }
     }
-    __syncthreads(); // a is done with
+    __syncthreads(); // a is no longer needed
     float *sums = a;
 #pragma unroll
     for (int r = 0; r < rows; r++)
@@ -171,7 +172,7 @@ DEVICE void add_axpys(const struct matmul_params *p, const struct tile *t, float
             }
         }
     }
-    __syncthreads(); // a is done with
+    __syncthreads(); // a is no longer needed
     float *sums = a;
 #pragma unroll
     for (int r = 0; r < rows; r++)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradient of matmul's epilogue, g = dc act'(preact), (rows, n), once for the products that read it several times over. A
-// thread has COLS columns of a row.
+// The gradient of matmul's epilogue, g = dc act'(preact), (rows, n), computed once for the products that read it
+// several times. A thread has COLS columns of a row.
 // Floor: dc and preact read once, g written once. docs/kernels/matmul_cuda.md has no figures of it.
-// The host defines DTYPE (2: the tensors' own is known at run time).
+// The host defines DTYPE (2: the tensors' dtype is known at run time).
 #include "cuda/device/any_dtype.cuh"
 #include "ops/matmul/cuda/matmul_epilogue.cuh"
 

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Grouped matmul on CUDA: which variant serves, and the launch of the one that is only its own, wgmma on Hopper. It takes tiles
-// from the groups' offsets on the device, which the host never sees.
+// Grouped matmul on CUDA: the choice of the variant, and the launch of the only variant of its own, wgmma on Hopper,
+// which finds its tiles from the groups' offsets on the device; the host never reads them.
 #include "cuda/cuda_tensor_map.h"
 #include "ops/matmul/cuda/matmul_cuda.h"
 #include "ops/matmul/matmul_grouped_params.h"
 #include "ops/matmul/matmul_groups.h"
 
 enum {
-    BLOCK_M = 128, // as in matmul_grouped_sm90.cu, as are the next four
+    BLOCK_M = 128, // as in matmul_grouped_sm90.cu, like the next four
     BLOCK_N = 256,
     BLOCK_K = 64,
     THREADS = 384,
     SHARED_BYTES = (BLOCK_M + BLOCK_N) * BLOCK_K * 2 * 4 + 8 * 4096 + 128,
-    UNIT = 64,           // lines and columns of a box of a and b
-    C_LINES = 16,        // of a box of c
-    GROUP_M = 16,        // rows of tiles that are gone over together, column by column
-    PROMOTE = 8192,      // columns of k in a part, for c of 16 bits
-    PROMOTE_F32 = 2048,  // and of fp32, beside which the sums' drift counts
-    MAX_SIZE = 1 << 28,  // offsets within a group are 32-bit
+    UNIT = 64,           // lines and columns per box of a and b
+    C_LINES = 16,        // per box of c
+    GROUP_M = 16,        // rows of tiles that are processed together, column by column
+    PROMOTE = 8192,      // columns of k per part, for c in 16 bits
+    PROMOTE_F32 = 2048,  // and in fp32, where the sums' drift matters
+    MAX_SIZE = 1 << 28,  // because offsets within a group are 32-bit
     MAX_TILES = 1 << 30, //
     FEW_ROWS = 32,
     LEAST_WORK = 1 << 22, // multiplications, below which cuda-mma's small tiles spread better
@@ -37,8 +37,8 @@ bool matmul_grouped_mma_serves(const void *problem, const struct tsri_limits *li
     return matmul_cuda_mma_serves(problem, limits) && is_grouped_size(problem);
 }
 
-// Boxes of 128 bytes of some lines of `width` elements, `line` apart, in the groups' matrices or in the one of all: whether
-// there is such a map.
+// The map of boxes of 128 bytes of some lines of `width` elements, `line` apart, in the groups' matrices or in one
+// matrix for all. False if there is no such map.
 static bool map_lines(const struct matmul_problem *p, const struct matmul_matrix *t,
                       bool has_groups, int64_t width, int64_t lines, int64_t line, int box_lines,
                       struct tsri_tensor_map_args *args) {
@@ -62,7 +62,7 @@ static bool map_operand(const struct matmul_problem *p, const struct matmul_matr
     return !o->is_copied && map_lines(p, t, has_groups, o->width, o->lines, o->line, UNIT, args);
 }
 
-// c by the copy engine. A store touches all of 16 bytes of which it has the first.
+// Whether the copy engine can store c. A store writes all 16 bytes of a piece whose first byte is inside.
 static bool map_c(const struct matmul_problem *p, struct tsri_tensor_map_args *args) {
     bool has_groups = p->groups.are_counts || p->groups.are_depths;
     return p->n * (int64_t)tsr_dtype_bytes(p->c.dtype) % 16 == 0 &&
@@ -84,8 +84,8 @@ bool matmul_grouped_wgmma_serves(const void *problem, const struct tsri_limits *
            (p->b_up.data == NULL || map_operand(p, &p->b_up, &l.b_up, true, &map));
 }
 
-// Few rows of c and much of b: cuda-mma's small tiles read it faster, up to 32 rows of a group of equal ones. The two cut
-// their sums at different places, so what a batch must not change is not chosen by its size.
+// With few rows of c and a large b, cuda-mma's small tiles read b faster: up to 32 rows per group of equal size. The
+// two variants cut sums at different places, so under batch invariance the size does not decide.
 const char *matmul_grouped_cuda_prefer(const struct matmul_problem *p,
                                        const struct tsri_limits *limits) {
     double work = (double)p->m * (double)p->n * (double)p->k;
@@ -128,7 +128,7 @@ static int k_of_part(const struct matmul_problem *p) {
     return p->c.dtype == TSR_F32 ? PROMOTE_F32 : PROMOTE;
 }
 
-// As many blocks as there are multiprocessors: they take tile after tile.
+// One block per multiprocessor; each processes tile after tile.
 void matmul_grouped_plan_wgmma(const void *problem, const struct tsri_limits *limits,
                                struct tsri_plan *plan) {
     const struct matmul_problem *p = problem;

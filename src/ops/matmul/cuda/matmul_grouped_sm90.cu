@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// c = a b with a matrix b for each group of rows, or, where groups cut k, b's gradients, by Hopper's asynchronous products, for
-// 16-bit dtypes: matmul_wgmma_sm90.cu, whose tiles a block finds in the groups' offsets on the device. One warpgroup has the copy
-// engine fill a ring of STAGES tiles of a and b, 64 of k each; two others multiply, 64 of a tile's rows each. Blocks are persistent
-// and take every num_blocks-th tile, so that all find the same ones without a word.
+// c = a b with one matrix b per group of rows or, if groups cut k, the gradients of b, by Hopper's asynchronous
+// products, for 16-bit dtypes. Works like matmul_wgmma_sm90.cu, but a block finds its tiles from the groups' offsets on
+// the device. One warpgroup makes the copy engine fill a ring of STAGES tiles of a and b, 64 of k each; two others
+// multiply, 64 of a tile's rows each. Blocks are persistent and take every num_blocks-th tile, so all find the same
+// tiles without communication.
 // Floor: 2 rows k n FLOPs, and b read once for each group that has rows.
 // Limit: the card's power; where k is short, the epilogue, which no products hide.
 // Figures: docs/kernels/matmul_grouped.md.
@@ -24,17 +25,17 @@
 
 // ---- Tiles ------------------------------------------------------------------------------------
 
-// Boxes of the copy engine know no groups. Where groups cut m, rows behind a group's end are multiplied but not stored: the 16 rows
-// that hold the end are stored element by element. Where they cut k, lines behind it are set to zero in shared memory before they
-// are multiplied: those of both operands, for they may hold NaN.
+// Boxes of the copy engine ignore groups. If groups cut m, rows after a group's end are multiplied but not stored: the
+// 16 rows that contain the end are stored element by element. If groups cut k, lines after the end are set to zero in
+// shared memory before the products, in both operands, because they may hold NaN.
 
 struct place {
-    int row, col, group; // of c: where its rows are in one matrix, row counts from its first
-    int end_row;         // of c, or of the group
+    int row, col, group; // in c: if all rows are in one matrix, row counts from its start
+    int end_row;         // of c or of the group
     int first_k, size_k;
 };
 
-// Rows of tiles of all groups. A whole warp calls.
+// The number of rows of tiles of all groups. The whole warp must call it.
 DEVICE unsigned count_rows(const struct matmul_params *p) {
     unsigned rows = 0;
 #pragma unroll 1
@@ -46,7 +47,7 @@ DEVICE unsigned count_rows(const struct matmul_params *p) {
     return __reduce_add_sync(0xffffffff, rows);
 }
 
-// rows: of tiles, of all groups or, where they cut k, of one. A whole warp calls.
+// rows: rows of tiles, of all groups or, if they cut k, of one. The whole warp must call it.
 DEVICE struct place find_place(const struct matmul_params *p, unsigned number, unsigned rows) {
     const struct matmul_wgmma_place in_tiles =
         matmul_wgmma_place(number, rows, (unsigned)p->tiles_n, (unsigned)p->group_m);
@@ -72,7 +73,7 @@ DEVICE void copy_tiles(const struct matmul_grouped_params *w, unsigned base, uns
 #pragma unroll 1
     for (unsigned number = blockIdx.x; number < num_tiles; number += gridDim.x) {
         const struct place place = find_place(p, number, rows);
-        // Which matrix of a and, where groups cut k, of b.
+        // The index of a's matrix and, if groups cut k, of b's.
         const int of_rows = p->groups.are_counts ? place.group : 0;
 #pragma unroll 1
         for (int done = 0; done < place.size_k; done += BLOCK_K) {
@@ -105,10 +106,11 @@ DEVICE void copy_tiles(const struct matmul_grouped_params *w, unsigned base, uns
 
 #define A_SLAB (A_IS_MN ? UNIT_BYTES : 16)
 #define B_SLAB (B_IS_MN ? UNIT_BYTES : 16)
-#define A_STEP (A_IS_MN ? 2048 : 32) // bytes of 16 of k
+#define A_STEP (A_IS_MN ? 2048 : 32) // bytes per 16 of k
 #define B_STEP (B_IS_MN ? 2048 : 32)
 
-// Lines of k from `first` on are set to zero, in every unit of a stage, by both groups together; they are rows of 128 bytes there.
+// Sets lines of k from `first` on to zero in every unit of a stage; these lines are rows of 128 bytes. Both groups do
+// it together.
 DEVICE void clear_lines(int stage, int first) {
     const int pieces = (BLOCK_K - first) * 8;
     uint4 *const units = (uint4 *)(shared + stage * STAGE_BYTES);
@@ -121,9 +123,9 @@ DEVICE void clear_lines(int stage, int first) {
     asm volatile("bar.sync 1, 256;" ::: "memory");
 }
 
-// acc = a b over the next num_blocks (at least 1) blocks of k, of the last of which `rest` lines are the group's. The products of
-// one block are on their way while those of the next are ordered; a stage is free when the products after its own have
-// been ordered and its own are complete.
+// acc = a b over the next num_blocks (at least 1) blocks of k; of the last block, `rest` lines belong to the group. The
+// products of one block run while those of the next are issued. A stage is free when the next stage's products have
+// been issued and its own are complete.
 DEVICE void multiply(float acc[EIGHTS][4], struct ring *ring, unsigned base, unsigned first_unit,
                      int num_blocks, int rest, int lane) {
     int before = 0;
@@ -150,7 +152,7 @@ DEVICE void multiply(float acc[EIGHTS][4], struct ring *ring, unsigned base, uns
     if (lane == 0) barrier_arrive(base + EMPTY_AT + 8 * before);
 }
 
-// The sums so far, of this thread: added to acc at the last part, taken from it at those before.
+// This thread's sums so far: the last part adds them to acc, earlier parts store acc in them.
 DEVICE void promote(const struct matmul_grouped_params *w, float acc[EIGHTS][4], int is_first,
                     int is_last) {
     float4 *sums =
@@ -170,7 +172,7 @@ DEVICE void promote(const struct matmul_grouped_params *w, float acc[EIGHTS][4],
     }
 }
 
-// All of size_k columns of k; none give 0.
+// Multiplies over all size_k columns of k; an empty group gives 0.
 DEVICE void multiply_parts(const struct matmul_grouped_params *w, float acc[EIGHTS][4],
                            struct ring *ring, unsigned base, unsigned first_unit, int size_k,
                            int lane) {
@@ -191,7 +193,7 @@ DEVICE void multiply_parts(const struct matmul_grouped_params *w, float acc[EIGH
 
 // ---- From accumulators to c -----------------------------------------------------------------------
 
-// What the group's bias adds to the columns that a lane has of 32: two of each eight, from `col` on.
+// What the group's bias adds to a lane's columns, out of 32: two of each eight, from `col` on.
 DEVICE void load_bias(float add[4][2], const struct matmul_params *p, int group, int col) {
     const long long bias = group * p->groups.bias;
 #pragma unroll
@@ -201,7 +203,7 @@ DEVICE void load_bias(float add[4][2], const struct matmul_params *p, int group,
     }
 }
 
-// Columns [32 quarter, + 32) of c that this warp has in 16 rows, after the epilogue.
+// Columns [32 quarter, + 32) of c in this warp's 16 rows, after the epilogue.
 DEVICE void make_quarter(float v[4][4], const struct matmul_params *p, const struct place *place,
                          float alpha, float acc[TILES_M][EIGHTS][4], int quarter, int lane) {
     const int of_b = is_gated(p) ? quarter / 2 * 4 + quarter % 2 : quarter;
@@ -215,7 +217,7 @@ DEVICE void make_quarter(float v[4][4], const struct matmul_params *p, const str
     EACH_VALUE(i) v[i / 4][i % 4] *= up[i / 4][i % 4];
 }
 
-// To a staged tile: columns of 16 bits from 32 `part` on, or of fp32.
+// Writes to a staged tile: columns of 16 bits from 32 * part on, or of fp32.
 DEVICE void stage_quarter(float v[4][4], unsigned tile, int is_f32, int part, int lane) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -229,7 +231,7 @@ DEVICE void stage_quarter(float v[4][4], unsigned tile, int is_f32, int part, in
     }
 }
 
-// A staged tile to c at (row, col) element by element, up to the group's last row.
+// Stores a staged tile to c at (row, col) element by element, up to the group's last row.
 DEVICE void store_elements(const struct matmul_params *p, const struct place *place, int matrix,
                            unsigned staging, int row, int col, int lane) {
     const unsigned char *tile = shared + (staging - shared_address(shared));
@@ -260,7 +262,8 @@ DEVICE float find_alpha(const struct matmul_grouped_params *w, int size_k) {
     return w->matmul.c_is_f32 ? w->matmul.alpha : w->matmul.alpha * (1 + matmul_wgmma_drift(k) / 2);
 }
 
-// 16 rows of c from `row` on, all the group's, that are products times alpha in 16 bits: as store_rows, without its choices.
+// Stores 16 rows of c from `row` on, all of them the group's, as products times alpha in 16 bits: store_rows without
+// its other cases.
 DEVICE void store_products(const struct matmul_grouped_params *w, const struct place *place,
                            float (*acc)[4], unsigned staging, int row, int lane) {
     const float alpha = find_alpha(w, place->size_k);
@@ -285,8 +288,8 @@ DEVICE void store_products(const struct matmul_grouped_params *w, const struct p
     }
 }
 
-// 16 rows of c from `row` on, through two tiles of 128 bytes a row in turns: 64 columns of 16 bits, 32 of fp32. By the copy
-// engine where all of them are the group's.
+// Stores 16 rows of c from `row` on through two alternating tiles of 128 bytes per row: 64 columns of 16 bits, 32 of
+// fp32. The copy engine stores them if all rows belong to the group.
 DEVICE void store_rows(const struct matmul_grouped_params *w, const struct place *place,
                        float acc[TILES_M][EIGHTS][4], unsigned staging, int row, int is_whole,
                        int lane) {
@@ -301,8 +304,8 @@ DEVICE void store_rows(const struct matmul_grouped_params *w, const struct place
         if (part == 0 && col >= (int)p->n) break;
         float v[4][4];
         make_quarter(v, p, place, alpha, acc, quarter, lane);
-        if (quarter == 0 && elect_one()) TMA_STORES_READ(0); // those before ended with either tile
-        if (part == 0 && elect_one()) TMA_STORES_READ(1);    // this tile's last one
+        if (quarter == 0 && elect_one()) TMA_STORES_READ(0); // earlier rows ended with either tile
+        if (part == 0 && elect_one()) TMA_STORES_READ(1);    // this tile's last store
         __syncwarp();
         stage_quarter(v, tile, p->c_is_f32, part, lane);
         if (part != of_tile - 1) continue;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies a stack of matrices of fp32 to lines that the copy engine can take, filled up with zeros. Elements of a source line that
-// are not neighbours are those of neighbouring lines: a block transposes tiles of 64 x 64 by way of shared memory.
+// Copies a stack of fp32 matrices to lines that the copy engine can read, padded with zeros. If the elements of a
+// source line are not adjacent, adjacent elements belong to adjacent lines: a block then transposes tiles of 64 x 64
+// through shared memory.
 // Floor: each number read once and written once, 8 bytes.
 // Limit: memory.
 // Figures: docs/kernels/matmul_cuda_fp32.md.
@@ -32,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(256, 6)
         float *to = (float *)c->destination + batch * c->destination_batch;
         float v[TILE / ROWS];
 #pragma unroll
-        for (int j = 0; j < TILE / ROWS; j++) { // neighbours are those of the source
+        for (int j = 0; j < TILE / ROWS; j++) { // adjacent in the source
             const int row = slow + j * ROWS;
             const long long at_x = x + (is_transposed ? row : fast),
                             at_line = line + (is_transposed ? fast : row);
@@ -41,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(256, 6)
                        : 0;
         }
         if (is_transposed) {
-            __syncthreads(); // the tile before has been read
+            __syncthreads(); // the previous tile has been read
 #pragma unroll
             for (int j = 0; j < TILE / ROWS; j++) tile[(slow + j * ROWS) * PITCH + fast] = v[j];
             __syncthreads();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// c (m x n) = a (m x k) b (k x n) on tensor cores through mma.sync, for 16-bit dtypes from sm_80 on. Tiles of a and b go through
-// STAGES buffers of shared memory by asynchronous copies of 16 bytes, in the layout that they have in memory: ldmatrix transposes
-// where lines run along m or n. Pieces of a line are permuted by its number, so that neither copies nor loads meet a bank twice. A
-// warp has WARP_M x 64 of c in registers; fragments of the next step are on their way while those of this one are multiplied.
-// Tensor cores cut the sums' last bits off instead of rounding them: a drift that grows with k. Sums of PROMOTE columns are
-// therefore added up in shared memory, rounded as usual, where k is larger.
+// c (m x n) = a (m x k) b (k x n) on tensor cores through mma.sync, for 16-bit dtypes from sm_80 on. Asynchronous
+// copies of 16 bytes bring tiles of a and b through STAGES buffers of shared memory, in the layout of global memory;
+// ldmatrix transposes if lines run along m or n. The line number permutes the pieces of a line, so that neither copies
+// nor loads have bank conflicts. A warp has WARP_M x 64 of c in registers; the fragments of the next step are loaded
+// while those of this step are multiplied. Tensor cores truncate sums instead of rounding: the error grows with k. So
+// for larger k, sums of PROMOTE columns are added up in shared memory, with rounding.
 // Floor: 2 m n k FLOPs at the rate of mma.sync.
 // Limit: at 1024^3 and with few rows, latency. Figures: docs/kernels/matmul_cuda.md.
 // The host defines
@@ -33,7 +33,7 @@
 
 // ---- From memory to shared memory ---------------------------------------------------------------
 
-// What a thread copies of an operand, from tile to tile: pieces of 16 bytes, all at one place of their lines.
+// What a thread copies of an operand, from tile to tile: pieces of 16 bytes at the same place of their lines.
 #define DEFINE_COPIER(name, copies, block)                                                         \
     struct name {                                                                                  \
         const char *from[copies];                                                                  \
@@ -92,15 +92,15 @@ DEVICE void load_fragment(unsigned x[4], unsigned shared, int is_transposed) {
         load_matrices(x, shared);
 }
 
-// Of a lane: the byte of a tile of `block` lines or columns at which its row of the warp's first four matrices
-// begins; half_mn and half_k say which of them it addresses.
+// For a lane: the byte offset, in a tile of `block` lines or columns, where its row of the warp's first four matrices
+// begins. half_mn and half_k select the matrix that the lane addresses.
 DEVICE unsigned lane_offset(int block, int first, int half_mn, int half_k, int is_mn) {
     int row = threadIdx.x & 7;
     return is_mn ? swizzled(half_k * 8 + row, first / 8 + half_mn, block / 8)
                  : swizzled(first + half_mn * 8 + row, half_k, BLOCK_K / 8);
 }
 
-// The same for 16 x 16 number i of k-step `step`. Permutation and both numbers do not meet in a bit.
+// The same for the 16 x 16 block number i of k-step `step`. The permutation and the two numbers use different bits.
 DEVICE unsigned offset_of(unsigned lane, int block, int i, int step, int is_mn) {
     return is_mn ? (lane ^ (i << 5)) + step * (16 * block * 2)
                  : (lane ^ (step << 5)) + i * (16 * BLOCK_K * 2);
@@ -111,8 +111,8 @@ struct fragments {
 };
 
 // ---- Sums of parts of k, in shared memory --------------------------------------------------------
-// Each thread has its own. Plain loads and stores, of which any two could mean the same address for all that the compiler
-// knows, take it longer than all the rest.
+// Each thread has its own. With plain loads and stores, whose addresses might be equal for all the compiler knows, the
+// compiler takes longer than for all the rest.
 
 DEVICE void clear_sum(unsigned sum) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(sum), "f"(0.0f));
@@ -136,7 +136,7 @@ DEVICE float load_sum(unsigned sum) {
 
 // ---- The products -----------------------------------------------------------------------------
 
-// acc = a b for a tile of c, over its part of k. The layouts are constants where this is inlined.
+// acc = a b for a tile of c, over its part of k. The layouts are constants after inlining.
 DEVICE void multiply(const struct matmul_params *p, const struct tile *t, unsigned base,
                      unsigned sums, float acc[TILES_M][TILES_N][4], const int a_is_mn,
                      const int b_is_mn) {
@@ -180,12 +180,13 @@ DEVICE void multiply(const struct matmul_params *p, const struct tile *t, unsign
     for (int tile = 0; tile < num_k; tile++) {
 #pragma unroll
         for (int step = 0; step < STEPS; step++) {
-            if (step == STEPS - 1) { // the next tile is there, and all are done with this one
+            if (step == STEPS - 1) { // the next tile has arrived, and all are done with this one
                 COPY_WAIT(STAGES - 2);
                 __syncthreads();
                 read = read == STAGES - 1 ? 0 : read + 1;
             }
-            // Between the products of this step, the loads of the next: all at once would fill their queue.
+            // The loads of the next step are placed between the products of this step; all at once would fill their
+            // queue.
             const unsigned stage = base + read * STAGE_BYTES;
             struct fragments *now = &f[step % 2], *next = &f[(step + 1) % 2];
 #pragma unroll
@@ -239,7 +240,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     if (p.has_sums)
         for (int i = 0; i < TILES_M * TILES_N * 4; i++) clear_sum(sums + i * THREADS * 4);
 
-    // A loop for each layout: loads that choose at every step cost a quarter of the rate.
+    // One loop for each layout: loads that choose at every step would cost a quarter of the rate.
     if (p.a_is_mn && p.b_is_mn)
         multiply(&p, &t, base, sums, acc, 1, 1);
     else if (p.a_is_mn)
@@ -251,7 +252,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 
     t = find_tile(&p, forgotten(number), BLOCK_M, BLOCK_N);
     COPY_WAIT(0);
-    __syncthreads(); // shared memory is free: the epilogue's now
+    __syncthreads(); // shared memory is free for the epilogue
     const int thread = thread_again(), lane = thread % 32, warp = thread / 32;
     float *staging = (float *)shared + warp * STAGING_FLOATS(WARP_M);
     float *mine = staging + lane / 4 * STAGING_STRIDE + lane % 4 * 2;

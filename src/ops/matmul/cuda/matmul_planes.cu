@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes a stack of matrices of fp32 as planes of bf16: the first has what is nearest to each number, the second what is nearest to
-// the rest, the third the rest of that, which has 8 bits at most. So their sum is the number, but for what is below bf16's least,
-// 2^-133. Infinities leave NaN. A lane has 4 numbers of a line at a time.
+// Writes a stack of fp32 matrices as planes of bf16: the first plane holds the bf16 nearest to each number, the second
+// the bf16 nearest to the rest, the third what then remains, at most 8 bits. So their sum is the number, except for
+// parts below bf16's smallest value, 2^-133. Infinities leave NaN. A lane processes 4 numbers of a line at a time.
 // Floor: 4 bytes read and 6 written a number.
 // Figures: docs/kernels/matmul_cuda_fp32.md.
-#define DTYPE 3 // of what is written
+#define DTYPE 3 // the dtype that is written
 #include "cuda/device/numbers.cuh"
 #include "ops/matmul/cuda/matmul_lines.cuh"
 #include "ops/matmul/cuda/matmul_wgmma_params.h"
@@ -22,7 +22,7 @@ DEVICE void load_four(float v[4], const float *from, long long step, long long c
     for (int i = 0; i < 4; i++) v[i] = i < count ? from[i * step] : 0;
 }
 
-// The nearest of bf16, or, where that is infinite, the one towards 0.
+// The nearest bf16, or the one towards 0 if that is infinite.
 DEVICE float nearest(float x) {
     const float y = as_stored(x);
     return fabsf(y) == INFINITE ? __uint_as_float(__float_as_uint(x) & 0xffff0000u) : y;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loop over the blocks of k of a kernel of matmul_stages.cuh, which defines, beside what that asks for,
+// The loop over the blocks of k, for kernels of matmul_stages.cuh. Besides that file's definitions, a kernel defines
 //     A_IS_MN, B_IS_MN (lines run along m, n instead of k),
 //     PRODUCT(acc, a, b, is_more): 64 rows by BLOCK_N columns and 32 bytes along k
 #ifndef TSRI_MATMUL_PRODUCTS_CUH
@@ -11,21 +11,21 @@
 #error "A_IS_MN, B_IS_MN and PRODUCT are not all defined"
 #endif
 
-// What a warp of the two multiplying groups knows all along. ring: of stages. staging: its two tiles of 16 rows; turn: which of
-// them is the next. residual, parity: barriers that tell when residuals are in them.
+// The permanent state of a warp of the two multiplying groups. ring: of stages. staging: its two tiles of 16 rows;
+// turn: which tile is next. residual, parity: barriers that report residuals in those tiles.
 struct worker {
     struct ring ring;
     unsigned base, staging, residual, parity;
-    int lane, group, warp, rank, turn; // warp: of its group
+    int lane, group, warp, rank, turn; // warp: within its group
 };
 
 #define A_SLAB (A_IS_MN ? UNIT_BYTES : 16)
 #define B_SLAB (B_IS_MN ? UNIT_BYTES : 16)
-#define A_STEP (A_IS_MN ? 2048 : 32) // bytes of a PRODUCT's k
+#define A_STEP (A_IS_MN ? 2048 : 32) // bytes per k of a PRODUCT
 #define B_STEP (B_IS_MN ? 2048 : 32)
 enum { STEPS = 4 };
 
-// The warpgroups' turns at multiplying: named barriers, that one of them waits at and the other arrives at.
+// The warpgroups' turns at multiplying: named barriers at which one group waits and the other arrives.
 DEVICE void wait_for_turn(int group) {
     asm volatile("bar.sync %0, 256;" ::"r"(1 + group) : "memory");
 }
@@ -33,8 +33,8 @@ DEVICE void give_turn(int group) {
     asm volatile("bar.arrive %0, 256;" ::"r"(1 + group) : "memory");
 }
 
-// acc = a b over the next num_blocks (at least 1) blocks of k. The products of one block are on their way while those of the
-// next are ordered; a stage is free when the products after its own have been ordered and its own are complete.
+// acc = a b over the next num_blocks (at least 1) blocks of k. The products of one block run while those of the next
+// are issued. A stage is free when the next stage's products have been issued and its own are complete.
 DEVICE void multiply(float acc[TILES_M][EIGHTS][4], struct worker *me, int cluster, int num_blocks,
                      int gives_turn) {
     const int first_unit = IN_TURNS ? 0 : me->group * TILES_M;

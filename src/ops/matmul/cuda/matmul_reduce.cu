@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of a product c (m x n) whose k was split: partial sums are added in the order of the splits, then finished. A thread has
-// COLS columns of a row of c.
+// The end of a product c (m x n) whose k was split: adds the partial sums in the order of the splits, then applies the
+// epilogue. A thread has COLS columns of a row of c.
 // Floor: 4 splits m n bytes read, with a gate twice as many, and c written once.
 // See docs/kernels/matmul_cuda.md; figures of whole products: docs/kernels/matmul_cuda_fp32.md.
 // The host defines DTYPE.

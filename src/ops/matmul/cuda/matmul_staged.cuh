@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a warp's accumulators to c in tiles of 16 rows of 128 bytes in shared memory: 64 columns of 16 bits, or 32 of fp32. Two
-// tiles take turns: one is filled while the copy engine has the other. For kernels of matmul_stages.cuh, which define first
-//     PICKED: eights of columns that their epilogue takes out of the accumulators at a time
+// From a warp's accumulators to c through tiles of 16 rows of 128 bytes in shared memory: 64 columns of 16 bits, or 32
+// of fp32. Two tiles alternate: one is filled while the copy engine reads the other. For kernels of matmul_stages.cuh,
+// which first define
+//     PICKED: eights of columns that the epilogue takes out of the accumulators at a time
 #ifndef TSRI_MATMUL_STAGED_CUH
 #define TSRI_MATMUL_STAGED_CUH
 
@@ -14,7 +15,7 @@
 #error "PICKED is not defined"
 #endif
 
-// The same number, of which the compiler knows nothing: what follows from it is found again instead of being kept.
+// Hides a number's origin from the compiler, so that it recomputes derived values instead of keeping them in registers.
 DEVICE int forgotten(int x) {
     asm volatile("" : "+r"(x));
     return x;
@@ -24,9 +25,9 @@ DEVICE int forgotten(int x) {
 
 #define EACH_VALUE(i) _Pragma("unroll") for (int i = 0; i < 4 * PICKED; i++)
 
-// Accumulators times alpha, and what a column adds, of number `number` of PICKED eights; which, the code does not know.
-// Instructions that differ, and that the compiler cannot see through, keep it from selecting each accumulator from all, or from
-// keeping all in memory.
+// Copies number `number` of PICKED eights of accumulators, times alpha plus the column's addend; `number` is not a
+// constant. Each case has a different instruction that the compiler cannot see through. Otherwise it would select each
+// accumulator from all of them, or keep all in memory.
 #define PICK(n)                                                                                    \
     EACH_VALUE(i)                                                                                  \
     asm volatile("fma.rn.f32 %0, %1, %2, %3; // " #n                                               \
@@ -80,7 +81,7 @@ DEVICE void activate_all(float v[PICKED][4], int kind, int is_f32) {
 
 // ---- To a tile ----------------------------------------------------------------------------------
 
-// 16 columns in 16 bits; to: of matmul_wgmma_piece(lane % 16, their first piece + lane / 16).
+// Stages 16 columns in 16 bits; to: address of matmul_wgmma_piece(lane % 16, their first piece + lane / 16).
 DEVICE void stage_halves(unsigned to, float (*v)[4]) {
     unsigned x[4];
 #pragma unroll
@@ -88,7 +89,7 @@ DEVICE void stage_halves(unsigned to, float (*v)[4]) {
     store_matrices(to, x);
 }
 
-// 32 columns of floats.
+// Stages 32 columns of floats.
 DEVICE void stage_floats(unsigned tile, float (*v)[4], int lane) {
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -100,7 +101,7 @@ DEVICE void stage_floats(unsigned tile, float (*v)[4], int lane) {
 
 // ---- To c ---------------------------------------------------------------------------------------
 
-// By the copy engine, to `at` of its map.
+// Stores the tile by the copy engine, at `at` of its map.
 DEVICE void send_tile(unsigned tile, const struct tensor_map *c, const int at[5],
                       int is_accumulating) {
     tma_see_shared();

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Hopper's kernels of matmul have in common: a block of one warpgroup that has the copy engine fill a ring of stages, and of
-// two that multiply. A kernel defines first
+// Shared by Hopper's kernels of matmul: a block has one warpgroup that makes the copy engine fill a ring of stages, and
+// two that multiply. A kernel first defines
 //     BLOCK_M, BLOCK_N, STAGES,
-//     BLOCK_K: columns of k of a stage, which are 128 bytes of a line where lines run along k,
-//     IN_TURNS: 0, both warpgroups multiply each half of a tile's rows; or 1, they have the tiles in turns, and one finishes
-//         its tile beside the other's products
+//     BLOCK_K: columns of k per stage; they are 128 bytes of a line if lines run along k,
+//     IN_TURNS: 0: each warpgroup multiplies half of a tile's rows; 1: the groups alternate between tiles, and one finishes
+//         its tile during the other's products
 //
-// Tiles in shared memory are units of 64 lines: of 64 rows (or columns of b) with BLOCK_K of k, or, where lines of the operand run
-// along m or n, of 64 of k with 64 rows. Both are 8 KiB, copied in one box each; a unit of b belongs to b or to b_up.
+// Tiles in shared memory consist of units of 64 lines: 64 rows (or columns of b) with BLOCK_K of k, or, if lines of the
+// operand run along m or n, 64 of k with 64 rows. Both are 8 KiB, copied in one box each; a unit of b belongs to b or
+// to b_up.
 //
-// full[stage] is complete when the bytes of a stage are there, empty[stage] when every warp of every block that reads it is
-// done with it.
+// full[stage] completes when the bytes of a stage have arrived, empty[stage] when every warp of every block that reads
+// the stage is done with it.
 #ifndef TSRI_MATMUL_STAGES_CUH
 #define TSRI_MATMUL_STAGES_CUH
 
@@ -32,11 +33,11 @@ enum {
     UNITS_A = BLOCK_M / UNIT,
     UNITS_B = BLOCK_N / UNIT,
     STAGE_BYTES = (UNITS_A + UNITS_B) * UNIT_BYTES,
-    TILES_M = IN_TURNS ? UNITS_A : UNITS_A / GROUPS, // of 64 rows, of a warpgroup
-    READERS = IN_TURNS ? 4 : WARPS,                  // warps of a block that read a stage
+    TILES_M = IN_TURNS ? UNITS_A : UNITS_A / GROUPS, // of 64 rows, per warpgroup
+    READERS = IN_TURNS ? 4 : WARPS,                  // warps per block that read a stage
     EIGHTS = BLOCK_N / 8,
     STAGED_BYTES = 2048,              // 16 rows of 128 bytes
-    STAGING_BYTES = 2 * STAGED_BYTES, // of a warp
+    STAGING_BYTES = 2 * STAGED_BYTES, // per warp
     STAGING_AT = STAGES * STAGE_BYTES,
     FULL_AT = STAGING_AT + WARPS * STAGING_BYTES,
     EMPTY_AT = FULL_AT + 8 * STAGES,
@@ -44,7 +45,7 @@ enum {
 
 extern __shared__ __align__(1024) unsigned char shared[];
 
-// One thread starts the barriers of all stages.
+// Initialises the barriers of all stages; called by one thread.
 DEVICE void start_stages(unsigned base, int cluster) {
     for (int stage = 0; stage < STAGES; stage++) {
         barrier_start(base + FULL_AT + 8 * stage, 1);
@@ -52,7 +53,7 @@ DEVICE void start_stages(unsigned base, int cluster) {
     }
 }
 
-// This warp is done with a stage.
+// Reports that this warp is done with a stage.
 DEVICE void release(unsigned base, int stage, int cluster, int lane) {
     const unsigned empty = base + EMPTY_AT + 8 * stage;
     if (cluster > 1) {

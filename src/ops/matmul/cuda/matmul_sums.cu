@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over rows, (rows, n) to n, for the gradient of a bias: first of each group of rows, then of the groups' sums. A warp adds
-// every eighth row of a strip of columns, one a lane or, in one matrix of aligned rows (is_vector), four, and the eight warps of a
-// block are added in order, so the bits are the same in every run.
+// Sums over rows, (rows, n) to n, for the gradient of a bias: first of each group of rows, then of the groups' sums. A
+// warp adds every eighth row of a strip of columns, one column per lane, or four in a single matrix of aligned rows
+// (is_vector). The eight warps of a block are then added in order, so the bits are the same in every run.
 // Floor: dc read once.
 // Figures: docs/kernels/matmul_cuda_wgmma.md (gradients).
 // The host defines
-//     DTYPE (2: the tensors' own are known at run time)
+//     DTYPE (2: the tensors' dtypes are known at run time)
 #include "cuda/device/any_dtype.cuh"
 #include "ops/matmul/cuda/matmul_tiles.cuh"
 
 #define WARPS 8
-#define ROWS_AT_ONCE 8 // of a warp, on their way together
+#define ROWS_AT_ONCE 8 // rows that a warp loads at once
 
-// Rows first, first + WARPS, ... of one column.
+// Adds rows first, first + WARPS, ... of one column.
 DEVICE float add_column(const struct matmul_sums_params *p, long long first, long long end,
                         long long col) {
     float sum = 0;
@@ -29,7 +29,7 @@ DEVICE float add_column(const struct matmul_sums_params *p, long long first, lon
     return sum;
 }
 
-// The same of four columns of one matrix, several rows on their way together; dtype: a constant.
+// The same for four columns of a single matrix, with several rows loaded at once; dtype is a constant.
 DEVICE void add_four(float sum[4], const struct matmul_sums_params *p, long long first,
                      long long end, long long col, int dtype) {
     const long long step = WARPS * p->in.line;

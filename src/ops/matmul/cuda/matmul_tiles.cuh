@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tile a block has, and where its matrices lie. Tiles go in groups of group_m rows of tiles, column by column, so
+// Finds a block's tile and its matrices. Tiles are ordered in groups of group_m rows of tiles, column by column, so
 // that blocks that run together share lines of a and b in the second-level cache.
 //
-// With b_up the columns of a tile are taken in turns, 32 of b and 32 of b_up: a thread that holds column j of a 64 has
-// column j + 32 too, and so both factors of the gate. What a tile computes stays one product.
+// With b_up, the columns of a tile alternate between 32 of b and 32 of b_up: a thread that holds column j of 64 also
+// has column j + 32, and so both factors of the gate. A tile still computes one product.
 #ifndef TSRI_MATMUL_TILES_CUH
 #define TSRI_MATMUL_TILES_CUH
 
@@ -11,8 +11,8 @@
 #include "ops/matmul/matmul_params.h"
 
 struct tile {
-    long long row, col; // of c
-    long long end_row;  // of c, or of the group in it; a tile that begins there has nothing to do
+    long long row, col; // in c
+    long long end_row;  // of c or of its group; a tile that begins there is empty
     long long first_k, end_k;
     long long split, batch, index[3]; // index: of the batch, along its dimensions
 };
@@ -32,7 +32,7 @@ DEVICE long long batch_offset(const struct matmul_operand *x, const long long in
 
 DEVICE int is_gated(const struct matmul_params *p) { return p->b_up.data != 0; }
 
-// Of column j of a tile: whether it belongs to b_up, and its place in c from the tile's first.
+// For column j of a tile: whether it belongs to b_up, and its column in c relative to the tile's first.
 DEVICE int is_of_up(const struct matmul_params *p, int j) { return is_gated(p) && (j & 32); }
 DEVICE int column_in_c(const struct matmul_params *p, int j) {
     return is_gated(p) ? (j >> 6) * 32 + (j & 31) : j;
@@ -42,7 +42,7 @@ DEVICE int column_in_c(const struct matmul_params *p, int j) {
 
 DEVICE int clamp(int x, int least, int most) { return x < least ? least : x > most ? most : x; }
 
-// The rows [first, end) of a group, within those that there are (not above 2^28) whatever memory says.
+// The rows [first, end) of a group, clamped to the existing rows (at most 2^28), whatever memory contains.
 DEVICE void group_rows(const struct matmul_params *p, int group, int *first, int *end) {
     const struct matmul_group_params *g = &p->groups;
     const int rows = (int)(g->are_depths ? p->k : p->m);
@@ -51,7 +51,8 @@ DEVICE void group_rows(const struct matmul_params *p, int group, int *first, int
     *end = clamp(start[g->are_counts ? 0 : g->step], *first, rows);
 }
 
-// Which group has row `row` of tiles, those of all groups numbered through, and its number there; -1: none. A whole warp calls.
+// The group of row `row` of tiles (numbered through all groups), and that row's number in the group; -1: none. The
+// whole warp must call it.
 DEVICE int find_group(const struct matmul_params *p, int *row, int block_m) {
     const int lane = threadIdx.x % 32, num_groups = (int)p->num_batches;
 #pragma unroll 1
@@ -61,7 +62,7 @@ DEVICE int find_group(const struct matmul_params *p, int *row, int block_m) {
             group_rows(p, base + lane, &first, &end);
             tiles = (end - first + block_m - 1) / block_m;
         }
-        int sum = tiles; // of the groups up to this lane's
+        int sum = tiles; // sum up to this lane's group
 #pragma unroll
         for (int step = 1; step < 32; step *= 2) {
             int other = __shfl_up_sync(0xffffffff, sum, step);
@@ -78,7 +79,7 @@ DEVICE int find_group(const struct matmul_params *p, int *row, int block_m) {
     return -1;
 }
 
-// Of a tile that was found as if there were no groups.
+// Corrects a tile that was found as if there were no groups.
 DEVICE void place_in_group(const struct matmul_params *p, struct tile *t, int block_m) {
     const struct matmul_group_params *g = &p->groups;
     int first, end;
@@ -119,8 +120,8 @@ DEVICE struct tile find_tile(const struct matmul_params *p, long long number, in
     return t;
 }
 
-// The same number, and this thread's, of which the compiler knows nothing: what follows from them is found again after
-// the products instead of being kept in registers during them.
+// Hide a number's origin, or the thread's index, from the compiler, so that it recomputes derived values after the
+// products instead of keeping them in registers.
 DEVICE long long forgotten(long long number) {
     asm volatile("" : "+l"(number));
     return number;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a block of matmul_wgmma_sm90.cu has: shared memory, tiles, and who works on them.
+// A block of matmul_wgmma_sm90.cu: its shared memory, its tiles, and the roles of its warps.
 #ifndef TSRI_MATMUL_WGMMA_BLOCK_CUH
 #define TSRI_MATMUL_WGMMA_BLOCK_CUH
 
@@ -28,17 +28,17 @@
 #define IS_F32 0
 #endif
 enum {
-    AT_ONCE = IN_TURNS ? 2 : 1,          // tiles that a block is at
-    CHUNKS = BLOCK_N / 64,               // of 64 columns
-    RESIDUAL_AT = EMPTY_AT + 8 * STAGES, // a barrier for each of a warp's two
-    BIAS_AT = RESIDUAL_AT + 16 * WARPS,  // that of a group's tile, in fp32
+    AT_ONCE = IN_TURNS ? 2 : 1,          // tiles that a block works on
+    CHUNKS = BLOCK_N / 64,               // chunks of 64 columns
+    RESIDUAL_AT = EMPTY_AT + 8 * STAGES, // one barrier for each of a warp's two tiles
+    BIAS_AT = RESIDUAL_AT + 16 * WARPS,  // the bias of a group's tile, in fp32
     BIAS_BYTES = BLOCK_N * 4,
 };
 
 DEVICE int is_gated(const struct matmul_params *p) { return p->b_up.data != 0; }
 
 struct place {
-    int row, col, batch[3]; // of c; the last dimension of the batch first
+    int row, col, batch[3]; // in c; batch starts with the last dimension
 };
 
 DEVICE struct place find_place(const struct matmul_wgmma_params *w, unsigned number, int rank) {
@@ -58,7 +58,7 @@ DEVICE struct place find_place(const struct matmul_wgmma_params *w, unsigned num
     return place;
 }
 
-// Where its matrix of an operand begins.
+// Where the tile's matrix of an operand begins.
 DEVICE long long matrix_at(const struct matmul_operand *x, const struct place *place) {
     return place->batch[2] * x->batch[0] + place->batch[1] * x->batch[1] +
            place->batch[0] * x->batch[2];

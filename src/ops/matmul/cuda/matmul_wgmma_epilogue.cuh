@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// From accumulators to c, for matmul_wgmma_sm90.cu: alpha, bias, activation, gate, residual, accumulation, in the order that
-// tessera/matmul.h gives.
+// From accumulators to c, for matmul_wgmma_sm90.cu: alpha, bias, activation, gate, residual, accumulation, in the order
+// of tessera/matmul.h.
 //
-// Each warp has 16 rows of every 64 of its group, and hands them over as the tiles of matmul_staged.cuh, which is where the
-// residual came to before.
+// Each warp has 16 rows of every 64 of its group. It stores them through the tiles of matmul_staged.cuh, into which the
+// residual was loaded before.
 #ifndef TSRI_MATMUL_WGMMA_EPILOGUE_CUH
 #define TSRI_MATMUL_WGMMA_EPILOGUE_CUH
 
@@ -13,7 +13,8 @@
 #include "ops/matmul/cuda/matmul_staged.cuh"
 
 // ---- Bias ---------------------------------------------------------------------------------------
-// A group's tile has its bias in shared memory. It is asked for ahead of the products, and given to the others after them.
+// The bias of a group's tile is in shared memory. Each thread loads its part before the products and shares it after
+// them.
 
 enum { OF_LANE = (BLOCK_N + 127) / 128 };
 
@@ -39,7 +40,7 @@ DEVICE float *bias_of(const struct worker *me) {
 
 DEVICE void give_bias(const unsigned bias[OF_LANE], const struct matmul_wgmma_params *w,
                       const struct worker *me) {
-    meet_group(me); // all are done with the one before
+    meet_group(me); // all threads are done with the previous bias
 #pragma unroll
     for (int i = 0; i < OF_LANE; i++) {
         const int col = i * 128 + me->warp * 32 + me->lane;
@@ -51,22 +52,22 @@ DEVICE void give_bias(const unsigned bias[OF_LANE], const struct matmul_wgmma_pa
 
 // ---- Tiles of 16 rows -------------------------------------------------------------------------------
 
-// The tile that is next: all that was stored from it has been read.
+// Returns the next tile, after all stores from it have been read.
 DEVICE unsigned next_staged(struct worker *me) {
     if (elect_one()) TMA_STORES_READ(1);
     __syncwarp();
     return me->staging + (me->turn++ & 1) * STAGED_BYTES;
 }
 
-// A staged tile to c at (row, col), by the copy engine.
+// Stores a staged tile to c at (row, col) by the copy engine.
 DEVICE void store_staged(const struct matmul_wgmma_params *w, const struct place *place,
                          const struct worker *me, unsigned staged, int row, int col) {
     const int at[5] = {col, row, place->batch[0], place->batch[1], place->batch[2]};
     send_tile(staged, &w->c, at, w->matmul.is_accumulating);
 }
 
-// Where c has no map: element by element, a lane down its column. A warp alone cannot hide what addresses take, so rows have one
-// step between them, and a few are on their way together: as many as there are registers for.
+// If c has no map, stores element by element, each lane down its column. A single warp cannot hide address arithmetic,
+// so rows have a fixed step, and a few are stored together, as many as registers allow.
 enum { ROWS_AT_ONCE = 4 };
 
 DEVICE void store_column(float *to, long long line, int rows, const unsigned char *tile, int col,
@@ -115,8 +116,8 @@ DEVICE void store_elements(const struct matmul_params *p, const struct place *pl
 }
 
 #if !IS_F32
-// 16 rows of c in 16 bits: products times alpha, and, where is_plain, a constant, is 0, their bias and activation; kind: a
-// constant. NONE and RELU are one, cut off below `least`.
+// Stores 16 rows of c in 16 bits: products times alpha and, unless is_plain, with bias and activation. is_plain and
+// kind are constants. NONE and RELU share one kind, cut off below `least`.
 DEVICE void store_rows(const struct matmul_wgmma_params *w, const struct place *place,
                        struct worker *me, float (*acc)[4], int row, int is_plain, int kind) {
     const struct matmul_params *p = &w->matmul;
@@ -127,7 +128,7 @@ DEVICE void store_rows(const struct matmul_wgmma_params *w, const struct place *
         if (col >= (int)p->n) break;
         const unsigned staged = next_staged(me);
         const int lane = forgotten(me->lane);
-        float v[8][4]; // all of them before any goes to the tile: their latencies hide each other
+        float v[8][4]; // all values before the first store, to hide latencies
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             float2 add = make_float2(0, 0);
@@ -158,8 +159,8 @@ DEVICE void store_tiles(const struct matmul_wgmma_params *w, const struct place 
     }
 }
 
-// With code for each kind, without branches: schedulers have one warp of those that finish a tile beside one that multiplies, and
-// any wait of it is seen.
+// One branch-free copy of the code per kind: a scheduler has one finishing warp beside one multiplying warp, so every
+// wait would cost time.
 DEVICE void finish_activated(const struct matmul_wgmma_params *w, const struct place *place,
                              struct worker *me, float acc[TILES_M][EIGHTS][4]) {
     switch (w->matmul.activation) {
@@ -172,9 +173,9 @@ DEVICE void finish_activated(const struct matmul_wgmma_params *w, const struct p
 #endif
 
 // ---- The whole epilogue ---------------------------------------------------------------------------------
-// 16 rows and 64 columns of c at a time: a lane has 2 rows of 2 neighbours in each eight columns.
+// 16 rows and 64 columns of c at a time: in each eight columns, a lane has 2 adjacent ones in 2 rows.
 
-// Element by element, where the copy engine does not bring it.
+// Adds the residual element by element, if the copy engine does not load it.
 DEVICE void add_residual(float v[8][4], const struct matmul_params *p, const struct place *place,
                          int row, int col) {
     const long long at = matrix_at(&p->residual, place);
@@ -186,7 +187,7 @@ DEVICE void add_residual(float v[8][4], const struct matmul_params *p, const str
     }
 }
 
-// The 64 columns of c, in 16 rows, that a warp has: how many rows of such, 64 apart, and how many beside each other.
+// A warp's chunks of 16 rows by 64 columns of c: `down` of them, 64 rows apart, by `beside` adjacent ones.
 struct chunks {
     int row, down, beside;
 };
@@ -203,7 +204,7 @@ DEVICE struct chunks find_chunks(const struct matmul_params *p, const struct pla
     return c;
 }
 
-// Has the residual of chunk `number` come to a tile. One lane.
+// Starts loading the residual of chunk `number` into a tile. Called by one lane.
 DEVICE void load_residual(const struct matmul_wgmma_params *w, const struct place *place,
                           const struct chunks *c, const struct worker *me, int number, int turn) {
     const int down = number / c->beside, beside = number - down * c->beside;
@@ -215,7 +216,7 @@ DEVICE void load_residual(const struct matmul_wgmma_params *w, const struct plac
     tma_load(me->staging + (turn & 1) * STAGED_BYTES, &w->residual, at, barrier);
 }
 
-// Those of the first two, ahead of the products.
+// Starts loading the first two residuals, before the products.
 DEVICE void begin_residuals(const struct matmul_wgmma_params *w, unsigned number,
                             const struct worker *me) {
     if (!elect_one()) return;
@@ -226,7 +227,7 @@ DEVICE void begin_residuals(const struct matmul_wgmma_params *w, unsigned number
     load_residual(w, &place, &chunks, me, 1, me->turn + 1);
 }
 
-// The tile that is next, once the residual is there.
+// Returns the next tile, after its residual has arrived.
 DEVICE unsigned next_residual(struct worker *me) {
     const unsigned slot = me->turn++ & 1;
     barrier_wait(me->residual + slot * 8, me->parity >> slot & 1);
@@ -234,7 +235,7 @@ DEVICE unsigned next_residual(struct worker *me) {
     return me->staging + slot * STAGED_BYTES;
 }
 
-// All to a tile of 16 bits, which may hold the residual.
+// Stages all values in a tile of 16 bits, which may hold the residual.
 DEVICE void stage_all(const struct worker *me, unsigned staged, float v[8][4], int has_residual) {
     const int lane = forgotten(me->lane);
 #pragma unroll
@@ -279,7 +280,7 @@ DEVICE void finish_chunk(const struct matmul_wgmma_params *w, const struct place
     const unsigned staged = w->has_residual_map ? next_residual(me) : next_staged(me);
     stage_all(me, staged, v, w->has_residual_map);
     if (w->has_residual_map && number > 0 && elect_one()) {
-        TMA_STORES_READ(0); // the tile before this one
+        TMA_STORES_READ(0); // the previous use of this tile
         load_residual(w, place, c, me, number + 1, me->turn);
     }
     store_chunk(w, place, me, staged, row, col);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// c (m x n) = a (m x k) b (k x n) by Hopper's asynchronous products: one warpgroup has the copy engine fill a ring of STAGES tiles
-// of a and b, 128 bytes of k each; two others multiply. A block takes tile after tile, and the ring runs on: the next tile's copies
-// come while this one's products are finished. A unit of b belongs to b or to b_up. The tiles of two blocks that are a cluster lie
-// one below the other: each copies half of the units of b, for both.
+// c (m x n) = a (m x k) b (k x n) by Hopper's asynchronous products. One warpgroup makes the copy engine fill a ring of
+// STAGES tiles of a and b, 128 bytes of k each; two others multiply. A block processes tile after tile without draining
+// the ring: the next tile's copies arrive while this tile is finished. A unit of b belongs to b or to b_up. The two
+// blocks of a cluster have tiles in adjacent rows; each copies half of the units of b, for both.
 // Floor: 2 m n k FLOPs at 989 TFLOP/s (H200, bf16; tf32 494, planes 165). Limit: large products, the card's power; short k, the
 // epilogue; few tiles, what a multiprocessor takes in. Figures: docs/kernels/matmul_cuda_wgmma.md, of f32 and planes
 // docs/kernels/matmul_cuda_fp32.md. The host defines
@@ -23,7 +23,7 @@ struct depth {
 };
 
 #ifdef PLANES
-// All pairs of planes but the last have their k below 0, one after the other, in the first part.
+// In the first part, all pairs of planes except the last come at negative k, one after the other.
 DEVICE int lead_of(const struct matmul_wgmma_params *w) {
     return (MATMUL_PLANE_PAIRS - 1) * blocks_of(w);
 }
@@ -57,9 +57,9 @@ DEVICE void go_deeper(struct depth *at, const struct matmul_wgmma_params *) {
 }
 #endif
 
-// One thread keeps the ring full: what it does for a stage must take less time than the products, so nothing is left to be
-// computed there. All of its warp goes through the loop, so that the compiler knows addresses for the warp as a whole. Blocks of a
-// cluster copy every other unit of b, for both.
+// One thread keeps the ring full. Its work per stage must take less time than the products, so everything is computed
+// before the loop. The whole warp runs the loop, so that the compiler can use uniform addresses. The two blocks of a
+// cluster copy alternate units of b, for both.
 DEVICE void copy_part(const struct matmul_wgmma_params *w, struct ring *ring, unsigned base,
                       int rank, const struct place place, int first_k, int end_k, int is_elected) {
     const int gated = is_gated(&w->matmul), is_cluster = w->cluster > 1;
@@ -104,7 +104,7 @@ DEVICE void copy_part(const struct matmul_wgmma_params *w, struct ring *ring, un
     }
 }
 
-// In the order in which they are multiplied: tile after tile; or, where groups have turns, of two tiles a part of k each.
+// In the order of the products: tile after tile; or, if groups alternate, a part of k of each of two tiles.
 DEVICE void copy_tiles(const struct matmul_wgmma_params *w, unsigned base, int rank, int first,
                        int num_clusters, int is_elected) {
     const int k = (int)w->matmul.k, k_of_part = w->blocks_of_part * BLOCK_K;
@@ -127,8 +127,8 @@ DEVICE void copy_tiles(const struct matmul_wgmma_params *w, unsigned base, int r
 
 // ---- Products ---------------------------------------------------------------------------------
 
-// The sums so far, of this thread: added to acc at the last part, taken from it at those before. All loads come before the
-// first store, so that they are on their way together.
+// This thread's sums so far: the last part adds them to acc, earlier parts store acc in them. All loads come before the
+// first store, so that they overlap.
 DEVICE void promote(const struct matmul_wgmma_params *w, float acc[TILES_M][EIGHTS][4],
                     int is_first, int is_last) {
     const int thread = threadIdx.x - 128;
@@ -153,11 +153,12 @@ DEVICE void promote(const struct matmul_wgmma_params *w, float acc[TILES_M][EIGH
     }
 }
 
-// All of k for this group's tile. Sums of more than blocks_of_part blocks of k are cut into parts, which are added in fp32, since
-// tensor cores cut off instead of rounding: a thread's are its own, in memory that stays in the second-level cache.
+// Multiplies over all of k for this group's tile. Sums of more than blocks_of_part blocks of k are cut into parts,
+// which are added in fp32, because tensor cores truncate. Each thread has its own sums, in memory that stays in the
+// second-level cache.
 //
-// Where groups have turns, those of a pair of tiles change after each part of k; has_other: the
-// first group's pair has a second tile, has_next: another pair follows.
+// If groups alternate, they change tiles of a pair after each part of k. has_other: the first group's pair has a second
+// tile; has_next: another pair follows.
 DEVICE void multiply_parts(const struct matmul_wgmma_params *w, float acc[TILES_M][EIGHTS][4],
                            struct worker *me, int is_first_pair, int has_other, int has_next) {
     const int num_blocks = blocks_of(w);
@@ -252,7 +253,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                             0};
         multiply_tiles(&w, &me, first, num_clusters);
     }
-    if (cluster > 1) { // copies and arrivals of the other block may be on their way here
+    if (cluster > 1) { // the other block's copies and arrivals may still be on their way here
         __syncwarp();
         cluster_barrier();
     }

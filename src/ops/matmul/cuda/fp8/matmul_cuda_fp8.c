@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul of fp8 on Hopper: operands as lines along k, in place or copied, what the copy engine is told of them, and the launch.
+// Matmul of fp8 on Hopper: operands with lines along k (in place or copied), their tensor maps, and the launch.
 #include "cuda/cuda_tensor_map.h"
 #include "ops/matmul/cuda/fp8/matmul_fp8_params.h"
 #include "ops/matmul/cuda/matmul_cuda.h"
@@ -7,18 +7,18 @@
 static const char op_name[] = "matmul_forward";
 
 enum {
-    UNIT = 64,           // lines of a box of a and b, columns of one of c
-    UNIT_BYTES = 128,    // of a line of a box
-    C_LINES = 16,        // of a box of c
-    GROUP_ROWS = 2048,   // rows of c that are gone over together, column by column
-    MAX_SIZE = 1 << 30,  // of m and n: coordinates are 32-bit
+    UNIT = 64,           // lines per box of a and b, columns per box of c
+    UNIT_BYTES = 128,    // per line of a box
+    C_LINES = 16,        // per box of c
+    GROUP_ROWS = 2048,   // rows of c that are processed together, column by column
+    MAX_SIZE = 1 << 30,  // of m and n, because coordinates are 32-bit
     MAX_K = 1 << 28,     //
     MAX_TILES = 1 << 30, //
 };
 
 // ---- Maps -------------------------------------------------------------------------------------
 
-// data: where the operand is, or its copy will be; any aligned address to learn whether it has a map.
+// data: address of the operand or of its future copy; any aligned address serves to test whether it has a map.
 static bool map_operand(const struct matmul_problem *p, const struct matmul_cuda_operand *o,
                         tsr_dtype dtype, const void *data, struct tsri_tensor_map_args *args,
                         int is_batched[MATMUL_MAX_BATCH_DIMS]) {
@@ -27,7 +27,8 @@ static bool map_operand(const struct matmul_problem *p, const struct matmul_cuda
     return matmul_cuda_map_lines(p, o->batch, o->width, o->lines, o->line, args, is_batched);
 }
 
-// c by the copy engine: products times factors, and a bias, in 16 bits. It stores 16 bytes at a time, whatever a line's width.
+// Whether the copy engine can store c: products times factors, and a bias, in 16 bits. It stores 16 bytes at a time,
+// for any line width.
 static bool map_c(const struct matmul_problem *p, struct tsri_tensor_map_args *args) {
     int is_batched[MATMUL_MAX_BATCH_DIMS];
     *args = (struct tsri_tensor_map_args){
@@ -97,7 +98,7 @@ tsr_status matmul_cuda_fp8_prepare(tsr_context *ctx, const void *problem,
     return tsri_cuda_prepare(op_name, tsri_context_queue(ctx), &program);
 }
 
-// An operand, copied where it must be, and its map.
+// Copies an operand if necessary, and makes its map.
 static tsr_status map_placed(tsr_context *ctx, const struct matmul_problem *p,
                              const struct matmul_matrix *t, int64_t step_mn, int64_t step_k,
                              const struct matmul_cuda_operand *o, char *copy,

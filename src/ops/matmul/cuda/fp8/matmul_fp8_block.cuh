@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a block of matmul_fp8_sm90.cu has: tiles, shared memory, and where in c a tile lies.
+// A block of matmul_fp8_sm90.cu: its tiles, its shared memory, and a tile's place in c.
 #ifndef TSRI_MATMUL_FP8_BLOCK_CUH
 #define TSRI_MATMUL_FP8_BLOCK_CUH
 
@@ -35,7 +35,7 @@
 #include "ops/matmul/cuda/matmul_staged.cuh"
 
 struct place {
-    int row, col; // of c
+    int row, col; // in c
     long long batch, index[3];
 };
 
@@ -52,7 +52,7 @@ DEVICE struct place find_place(const struct matmul_fp8_params *w, unsigned numbe
     return place;
 }
 
-// Of k; an even number where they are added up two at a time, for beyond k the copy engine fills in zeros.
+// The number of blocks of k; even if they are summed in pairs, because the copy engine fills up with zeros beyond k.
 DEVICE int blocks_of(const struct matmul_params *p) {
     const int count = ((int)p->k + BLOCK_K - 1) / BLOCK_K;
     return IS_FAST || p->is_block_scaled ? count : (count + 1) / 2 * 2;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Promoted sums of matmul_fp8_sm90.cu. Tensor cores cut what they add off 13 bits below its largest. So sums of 128 columns at a
-// time and 256 of k go to a second set of accumulators, half of the columns after the other; with scales of blocks those of
-// 128 of k, times the scales. While one warpgroup adds them to the first set, the other multiplies.
+// Promoted sums of matmul_fp8_sm90.cu. Tensor cores truncate each term 13 bits below the largest one. So sums of 128
+// columns and 256 of k are added to a second set of accumulators, one half of the columns after the other; with block
+// scales, sums of 128 of k times the scales. While one warpgroup adds, the other multiplies.
 #ifndef TSRI_MATMUL_FP8_PROMOTED_CUH
 #define TSRI_MATMUL_FP8_PROMOTED_CUH
 
@@ -9,11 +9,11 @@
 
 // ---- Scales of blocks -------------------------------------------------------------------------
 
-// What a thread multiplies sums by: those of two rows of a, and of two of a tile's halves: of b, or of b and b_up.
+// A thread's factors of sums: for two rows of a, and for the two halves of a tile (of b, or of b and b_up).
 struct factors {
     float a[2], b[2];
 };
-// at_a, at_b: where those of the next block of k are.
+// at_a, at_b: addresses of the factors for the next block of k.
 struct scales {
     const float *at_a[2], *at_b[2];
     struct factors now, next;
@@ -24,9 +24,9 @@ DEVICE const float *scale_of(const struct matmul_scale *s, const struct place *p
            place->index[2] * s->batch[2] + number * s->mn;
 }
 
-// Those of b are the same for all threads, which the compiler must not see: it would keep them in registers of the whole warp,
-// and have all wait for each as soon as it has been asked for, before the products. So their addresses are 0 more, by way of
-// the neighbour's lane.
+// The factors of b are the same for all threads, and the compiler must not know: it would keep them in uniform
+// registers, and all threads would wait for each load at once, before the products. So the address contains a 0 that is
+// computed from the neighbour's lane.
 DEVICE struct scales find_scales(const struct matmul_params *p, const struct place *place, int row,
                                  int lane) {
     const int zero = __shfl_xor_sync(0xffffffff, lane, 1) ^ lane ^ 1;
@@ -49,8 +49,8 @@ DEVICE float ask_for(const float *at) {
     return x;
 }
 
-// Asks for those of the next block of k, `step` blocks on: 1, or 0 where there is none. Ahead of this block's products and nowhere
-// else: in between, tensor cores would wait.
+// Loads the factors of the next block of k (step 1), or of the same block after the last (step 0). Only before this
+// block's products: between them, the tensor cores would wait.
 DEVICE void ask_for_next(struct scales *s, const struct matmul_params *p, int step) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -63,12 +63,13 @@ DEVICE void ask_for_next(struct scales *s, const struct matmul_params *p, int st
 
 // ---- Sums -------------------------------------------------------------------------------------
 
-// Sums of half of the columns to those of all of k.
+// Adds the sums of half of the columns to the sums over all of k.
 DEVICE void promote(float (*acc)[4], float (*part)[4]) {
 #pragma unroll
     for (int i = 0; i < EIGHTS * 2; i++) acc[i / 4][i % 4] += part[i / 4][i % 4];
 }
-// The same times scales, of the 64 columns of a unit: with a gate of b and of b_up in turns, else of a half of the tile.
+// The same times scales, for the 64 columns of a unit: with a gate alternately of b and b_up, else of one half of the
+// tile.
 DEVICE void promote_scaled(float (*acc)[4], float (*part)[4], const struct factors *f, int half,
                            int is_gated) {
 #pragma unroll
@@ -83,7 +84,7 @@ DEVICE void promote_scaled(float (*acc)[4], float (*part)[4], const struct facto
     }
 }
 
-// The products of the next `count` blocks of k, added to acc. count, is_scaled: constants.
+// Adds the products of the next `count` blocks of k to acc. count is a constant; so is whether scales is NULL.
 DEVICE void add_blocks(float acc[EIGHTS][4], struct worker *me, int cluster,
                        const struct matmul_params *p, struct scales *scales, int count) {
     float part[EIGHTS / 2][4];
@@ -128,7 +129,7 @@ DEVICE void clear(float acc[EIGHTS][4]) {
     for (int i = 0; i < EIGHTS * 4; i++) acc[i / 4][i % 4] = 0;
 }
 
-// acc = a b over all of k, an even number of blocks.
+// acc = a b over all of k, for an even number of blocks.
 DEVICE void multiply_promoted(float acc[EIGHTS][4], struct worker *me, int num_blocks, int cluster,
                               const struct matmul_params *p) {
     clear(acc);
@@ -136,7 +137,7 @@ DEVICE void multiply_promoted(float acc[EIGHTS][4], struct worker *me, int num_b
     for (int block = 0; block < num_blocks; block += 2) add_blocks(acc, me, cluster, p, 0, 2);
 }
 
-// The same, times the scales of blocks, which are loaded a block ahead.
+// The same, times block scales, which are loaded one block ahead.
 DEVICE void multiply_scaled(float acc[EIGHTS][4], struct worker *me, int num_blocks, int cluster,
                             const struct matmul_fp8_params *w, unsigned number, int rank) {
     const struct matmul_params *p = &w->matmul;

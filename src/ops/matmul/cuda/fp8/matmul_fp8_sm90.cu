@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// c (m x n, 16 bits) = a (m x k) b (k x n) of fp8 on Hopper, as matmul_wgmma_sm90.cu does it: one warpgroup has the copy engine
-// fill a ring of STAGES tiles of a and b, 128 of k each, whose lines run along k, the only direction that these instructions know;
-// two others multiply 64 rows by 256 columns each. With a cluster of two blocks their tiles lie one below the other, and each
-// copies half of b's columns for both.
+// c (m x n, 16 bits) = a (m x k) b (k x n) of fp8 on Hopper, in the same way as matmul_wgmma_sm90.cu. One warpgroup
+// makes the copy engine fill a ring of STAGES tiles of a and b, 128 of k each, with lines along k, the only direction
+// that the fp8 instructions support. Two others multiply 64 rows by 256 columns each. The tiles of a cluster of two
+// blocks are adjacent rows, and each block copies half of b's columns for both.
 // Floor: 2 m n k FLOPs at 1,979 TFLOP/s (H200).
 // Limit: the card's power; with scales of blocks also their loads and addresses between the products.
 // Figures: docs/kernels/matmul_cuda_fp8.md.
 // The host defines
-//     DTYPE (of those of c, bias and residual that have 16 bits), A_FORMAT, B_FORMAT (5 is e4m3, 6 e5m2), and
-//     IS_FAST: 1, tensor cores add up all of k; or 0, sums of 256 of k are added in fp32, or of 128, times scales of blocks
+//     DTYPE (of c, bias and residual, where they have 16 bits), A_FORMAT, B_FORMAT (5 is e4m3, 6 e5m2), and
+//     IS_FAST: 1: tensor cores sum all of k; 0: sums of 256 of k are added in fp32, or sums of 128, times block scales
 #include "ops/matmul/cuda/fp8/matmul_fp8_block.cuh"
 #if !IS_FAST
 #include "ops/matmul/cuda/fp8/matmul_fp8_promoted.cuh"
@@ -19,7 +19,7 @@
 DEVICE void copy_tiles(const struct matmul_fp8_params *w, unsigned base, int rank, int cluster) {
     const struct matmul_params *p = &w->matmul;
     const int first = blockIdx.x / cluster, step = gridDim.x / cluster;
-    const int units = UNITS_B / cluster; // of b, that a block copies
+    const int units = UNITS_B / cluster; // units of b that a block copies
     const int end_k = blocks_of(p) * BLOCK_K;
     const int is_elected = elect_one();
     struct ring ring = {0, 0};
@@ -66,7 +66,7 @@ DEVICE void copy_tiles(const struct matmul_fp8_params *w, unsigned base, int ran
 
 // ---- From accumulators to c -----------------------------------------------------------------------
 
-// Of the columns that a lane has of 64: what the bias adds.
+// What the bias adds to a lane's columns, out of 64.
 DEVICE void load_bias(float add[8][2], const struct matmul_params *p, int col) {
 #pragma unroll
     for (int i = 0; i < 16; i++) {
@@ -75,8 +75,8 @@ DEVICE void load_bias(float add[8][2], const struct matmul_params *p, int col) {
     }
 }
 
-// 16 rows of c from `row` on, times a factor, with the bias, by the copy engine: 64 columns at a time through either of two
-// tiles.
+// Stores 16 rows of c from `row` on, times a factor, with the bias, by the copy engine: 64 columns at a time, through
+// two alternating tiles.
 DEVICE void store_rows(const struct matmul_fp8_params *w, const struct place *place,
                        float acc[EIGHTS][4], unsigned staging, int row, int lane) {
     const struct matmul_params *p = &w->matmul;
@@ -89,8 +89,8 @@ DEVICE void store_rows(const struct matmul_fp8_params *w, const struct place *pl
         float add[8][2] = {};
         if (p->bias != 0) load_bias(add, p, col + lane % 4 * 2);
         if (part == 0 && elect_one())
-            TMA_STORES_READ(0); // the rows before may have ended with either tile
-        if (part > 1 && elect_one()) TMA_STORES_READ(1); // this tile's last one
+            TMA_STORES_READ(0); // the previous rows may have ended with either tile
+        if (part > 1 && elect_one()) TMA_STORES_READ(1); // the last store of this tile
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < 8; i += 2) {
@@ -107,13 +107,13 @@ DEVICE void store_rows(const struct matmul_fp8_params *w, const struct place *pl
     }
 }
 
-// Eight columns of accumulators hold those of unit n / 8 of a tile. The epilogue takes 64 of them at a time, as it would have
-// them: 32 of b and those 32 of b_up. Which eight are number i (0 to 7) of its part `part`.
+// Eight columns of accumulators belong to unit n / 8 of a tile. The epilogue takes 64 at a time, in its own order: with
+// a gate, 32 of b and the matching 32 of b_up. Returns which eight is number i (0 to 7) of its part `part`.
 DEVICE int eight_of(int is_gated, int part, int i) {
     return is_gated ? part / 2 * 16 + i / 4 * 8 + part % 2 * 4 + i % 4 : part * 8 + i;
 }
 
-// The same with the whole epilogue, 8 rows and 64 columns at a time.
+// The same with the complete epilogue, 8 rows and 64 columns at a time.
 DEVICE void finish_rows(const struct matmul_fp8_params *w, const struct place *place,
                         float acc[EIGHTS][4], float *staging, int row, int lane) {
     const struct matmul_params *p = &w->matmul;
@@ -123,7 +123,8 @@ DEVICE void finish_rows(const struct matmul_fp8_params *w, const struct place *p
     for (int i = 0; i < 3; i++) tile.index[i] = place->index[i];
 #pragma unroll 1
     for (int turn = 0; turn < EIGHTS / 4; turn++) {
-        // One epilogue in the code for all turns: which accumulators are this turn's is a constant where they are written.
+        // The code has one epilogue for all turns; only the copies below have constant accumulators, one copy for each
+        // turn.
 #pragma unroll
         for (int now = 0; now < EIGHTS / 4; now++) {
             if (now != turn) continue;
@@ -198,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         multiply_tiles(&w, base, warp - 4, rank, cluster);
     }
-    if (cluster > 1) { // copies and arrivals of the other block may be on their way here
+    if (cluster > 1) { // the other block's copies and arrivals may still be on their way here
         __syncwarp();
         cluster_barrier();
     }

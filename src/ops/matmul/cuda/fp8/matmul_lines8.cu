@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies a stack of matrices of 8-bit elements to lines along k that the copy engine can take. Elements of a source line that are
-// not neighbours are those of neighbouring lines: a block transposes tiles of 64 x 64 by way of shared memory.
+// Copies a stack of matrices of 8-bit elements to lines along k that the copy engine can read. If the elements of a
+// source line are not adjacent, adjacent elements belong to adjacent lines: a block then transposes tiles of 64 x 64
+// through shared memory.
 // Floor: each element read once and written once, 2 bytes.
 // See docs/kernels/matmul_cuda_fp8.md.
-#define DTYPE 3 // of no importance
+#define DTYPE 3 // irrelevant here
 #include "cuda/device/numbers.cuh"
 #include "ops/matmul/cuda/matmul_tiles.cuh"
 
 enum { TILE = 64, PITCH = 68 };
 
-// 16 bytes from `at` on, of which `count` are there.
+// 16 bytes from `at` on, of which `count` exist.
 DEVICE void load_sixteen(unsigned word[4], const unsigned char *at, long long count) {
     if (count >= 16 && (unsigned long long)at % 16 == 0) {
         const uint4 four = *(const uint4 *)at;
@@ -23,7 +24,7 @@ DEVICE void load_sixteen(unsigned word[4], const unsigned char *at, long long co
         if (i < count) word[i / 4] |= (unsigned)at[i] << i % 4 * 8;
 }
 
-// Lines of the destination start at multiples of 16 bytes, so that what lies between them may be written too.
+// Destination lines start at multiples of 16 bytes, so the padding between them may be written too.
 extern "C" __global__ void __launch_bounds__(256) matmul_lines8(const struct matmul_copy_params p) {
     __shared__ unsigned tile[TILE * PITCH / 4];
     const int slow = threadIdx.x / 4, fast = threadIdx.x % 4 * 16;
@@ -43,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(256) matmul_lines8(const struct mat
                 load_sixteen(word,
                              from + (x + slow) * p.source_step + (line + fast) * p.source_line,
                              p.lines - line - fast);
-            __syncthreads(); // the tile before has been read
+            __syncthreads(); // the previous tile has been read
 #pragma unroll
             for (int j = 0; j < 4; j++) tile[(slow * PITCH + fast) / 4 + j] = word[j];
             __syncthreads();

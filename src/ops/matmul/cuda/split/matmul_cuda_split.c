@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul on Hopper with k split over the blocks of a cluster: which products it serves, its tiles and splits, the launch.
+// Matmul on Hopper with k split over the blocks of a cluster: which products it serves, its tiles and splits, and the
+// launch.
 #include <math.h>
 
 #include "cuda/cuda_tensor_map.h"
@@ -12,10 +13,10 @@ static const char op_name[] = "matmul_forward";
 enum {
     UNIT = MATMUL_SPLIT_COLS,
     LEAST_ROWS = 16, // of a tile
-    LEAST_K = 128,   // columns of k that are worth a split of their own
+    LEAST_K = 128,   // columns of k from which a separate split pays
     MAX_K = 1 << 28,
-    MOST_OF_SUM = 16384, // columns of k that tensor cores add for c of 16 bits, as cuda-wgmma's do
-    MAX_SIZE = 1 << 30,  // of m and n: coordinates are 32-bit
+    MOST_OF_SUM = 16384, // columns of k that tensor cores sum for c in 16 bits, as in cuda-wgmma
+    MAX_SIZE = 1 << 30,  // of m and n, because coordinates are 32-bit
     MAX_BLOCKS = 1 << 30,
     FEW_ROWS = 256,
 };
@@ -24,13 +25,13 @@ enum {
 
 static const int all_rows[] = {16, 32, 48, 64, 72, 96, 128, 144}; // of a tile
 static const int all_clusters[] = {1, 2, 3, 4, MATMUL_SPLIT_MOST_SPLITS, 210, 120, 220, 240, 420};
-enum { ONE_UNIT, TWO_UNITS, EVEN, NUM_WIDTHS }; // 64 or 128 columns of a tile, or even shares
+enum { ONE_UNIT, TWO_UNITS, EVEN, NUM_WIDTHS }; // columns of a tile: 64, 128, or an even share
 
 struct ways {
     bool a_is_mn, b_is_mn;
 };
 
-// Shares of an operand begin at whole eights of lines, or are whole boxes.
+// Shares of an operand begin at multiples of eight lines, or are whole boxes.
 static bool may_share(const struct matmul_problem *p, struct ways ways, int rows, int cols,
                       int cluster) {
     const int below = cluster / MATMUL_SPLIT_BELOW % 10, beside = cluster / MATMUL_SPLIT_BESIDE;
@@ -41,7 +42,7 @@ static bool may_share(const struct matmul_problem *p, struct ways ways, int rows
     return below == 1 || (ways.b_is_mn ? below * UNIT == cols : cols % (8 * below) == 0);
 }
 
-// The index-th of rows, columns and splits; false after the last. *ns: INFINITY where it may not be had.
+// The index-th combination of rows, columns and splits; false after the last. *ns is INFINITY if it is not possible.
 static bool choice_of(const struct matmul_problem *p, const struct tsri_limits *limits,
                       struct ways ways, int index, struct matmul_split_layout *l, double *ns) {
     const bool is_gated = p->b_up.data != NULL;
@@ -55,7 +56,7 @@ static bool choice_of(const struct matmul_problem *p, const struct tsri_limits *
     if (nth >= TSRI_COUNT(all_rows)) return false;
     const int rows = all_rows[nth];
     *ns = INFINITY;
-    if (ways.a_is_mn && rows % UNIT != 0) return true; // it comes in whole units of lines along m
+    if (ways.a_is_mn && rows % UNIT != 0) return true; // a comes in whole units of lines along m
     if ((rows >= 2 * p->m + LEAST_ROWS && !(ways.a_is_mn && rows == UNIT)) ||
         (is_gated && width == TWO_UNITS))
         return true;
@@ -67,8 +68,8 @@ static bool choice_of(const struct matmul_problem *p, const struct tsri_limits *
         return true;
     if (is_sharing && (width == EVEN || !may_share(p, ways, rows, cols, cluster))) return true;
     *l = matmul_split_lay_out(p, ways.b_is_mn, rows, cols, cluster, num_sms);
-    if (is_sharing && l->num_blocks > num_sms) return true; // they are at work at once
-    // Under TSR_BATCH_INVARIANT all numbers of rows add alike.
+    if (is_sharing && l->num_blocks > num_sms) return true; // blocks that share must run at once
+    // Under TSR_BATCH_INVARIANT, every number of rows adds in the same way.
     const bool adds_parts = p->c.dtype == TSR_F32 || !may_split;
     if (!matmul_split_has_parts(rows) &&
         matmul_split_k_of_part(l) > (adds_parts ? MATMUL_SPLIT_PROMOTE : MOST_OF_SUM))
@@ -83,7 +84,7 @@ static struct ways ways_of(const struct matmul_problem *p) {
     return (struct ways){.a_is_mn = o.a.is_mn, .b_is_mn = o.b.is_mn};
 }
 
-// Columns are those of b and b_up.
+// Counts the columns of b and b_up.
 static int cols_of_block(const struct matmul_problem *p) { return p->b_up.data != NULL ? 2 : 1; }
 
 static int cluster_of(const struct matmul_split_layout *l) {
@@ -107,8 +108,8 @@ bool matmul_cuda_split_choice(const struct matmul_problem *p, const struct tsri_
     return true;
 }
 
-// Of those that share what they copy, two blocks of tiles that were faster so somewhere, and where none is beyond c's last
-// column; the others' kernels are rare, as are those of f16 with half stages of few rows.
+// Among tiles that share copies, prefers those of two blocks that were faster in some measurement and have no tile
+// beyond c's last column. The kernels of the others are rare, and so are those of f16 with half stages and few rows.
 static bool may_prefer(const struct matmul_problem *p, const struct matmul_split_layout *l) {
     const int shared = l->share_m * l->share_n;
     const bool has_others = p->b_up.data == NULL; // a gate's stages are twice as large
@@ -117,7 +118,7 @@ static bool may_prefer(const struct matmul_problem *p, const struct matmul_split
                            p->n % 8 == 0 && (l->tiles_n - 1) * l->tile.cols < p->n);
 }
 
-// The least of those that a row asks for, where one does and they may be had; else of all.
+// The fastest choice among those that a tuning row allows, if one of them is possible; else among all.
 static double choose(const struct matmul_problem *p, const struct tsri_limits *limits,
                      struct matmul_split_layout *best) {
     const struct ways ways = ways_of(p);
@@ -127,7 +128,7 @@ static double choose(const struct matmul_problem *p, const struct tsri_limits *l
     for (int is_free = limits->block[0] == 0; is_free < 2 && isinf(best_ns); is_free++)
         for (int i = 0; choice_of(p, limits, ways, i, &l, &ns); i++) {
             if (isinf(ns)) continue;
-            // Beyond few rows it is for tiles that are all at work at once.
+            // With more rows, it is meant for tiles that all run at once.
             const bool is_late = p->m > FEW_ROWS && l.num_blocks > limits->num_sms;
             const double rank = is_late ? 1e6 * ns : ns;
             if (!(rank < best_rank)) continue;
@@ -141,7 +142,8 @@ static double choose(const struct matmul_problem *p, const struct tsri_limits *l
     return best_ns;
 }
 
-// Where b comes out of memory, of which the others' accounts know nothing, none takes less than that.
+// If b comes from memory, which the cost models of the other variants ignore, no variant takes less time than reading
+// it.
 bool matmul_cuda_split_is_best(const struct matmul_problem *p, const struct tsri_limits *limits,
                                double other) {
     struct matmul_split_layout l = {0};
@@ -168,7 +170,7 @@ void matmul_cuda_plan_split(const void *problem, const struct tsri_limits *limit
 
 // ---- What it serves -----------------------------------------------------------------------------
 
-// The map of an operand in boxes of box_lines lines of 64 elements: false where it has none.
+// The map of an operand in boxes of box_lines lines of 64 elements; false if there is none.
 static bool map_operand(const struct matmul_problem *p, const struct matmul_matrix *t,
                         const struct matmul_cuda_operand *o, int box_lines,
                         struct tsri_tensor_map_args *args, int is_batched[MATMUL_MAX_BATCH_DIMS]) {
@@ -207,11 +209,8 @@ static struct tsri_cuda_program program_of(int rows, int slabs, bool shares, tsr
 }
 
 bool matmul_cuda_split_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program) {
-    enum {
-        FEW = 2,
-        OF_KIND = TSRI_COUNT(all_rows) + FEW
-    };                                 // numbers of rows for which there are both
-    const int count = 2 * OF_KIND - 1; // the widest shares nothing
+    enum { FEW = 2, OF_KIND = TSRI_COUNT(all_rows) + FEW }; // numbers of rows with both kinds
+    const int count = 2 * OF_KIND - 1;                      // the widest tile shares nothing
     if (*index >= count) {
         *index -= count;
         return false;
@@ -220,7 +219,8 @@ bool matmul_cuda_split_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_prog
     const int i = *index % OF_KIND;
     const int rows = all_rows[i < FEW ? i : i - FEW], slabs = i < FEW ? 2 : 1;
     *program = program_of(rows, slabs, shares, dtype);
-    // f16 where tiles are few, half stages of few rows, and the widest; and of those that share all that no account prefers.
+    // Rare: f16 with few tiles, half stages of few rows, and the widest tile; and shared tiles that the cost model
+    // never prefers.
     program->is_rare = rows == 144 || (dtype == TSR_F16 && (rows > 32 || slabs == 1) && rows != 64);
     if (shares) program->is_rare = dtype == TSR_F16 || !matmul_split_may_prefer_shared(rows);
     return true;
@@ -235,7 +235,7 @@ tsr_status matmul_cuda_split_prepare(tsr_context *ctx, const void *problem,
     return tsri_cuda_prepare(op_name, tsri_context_queue(ctx), &program);
 }
 
-// Nothing but a bias and an activation, and c in the operands' dtype.
+// Only a bias and an activation, and c in the operands' dtype.
 static bool is_short(const struct matmul_problem *p) {
     return p->c.dtype == p->a.dtype && p->b_up.data == NULL && p->residual.data == NULL &&
            !p->is_accumulating;
@@ -251,7 +251,7 @@ tsr_status matmul_cuda_split_run(tsr_context *ctx, const void *problem,
         matmul_split_lay_out(p, o.b.is_mn, (int)plan->block_m, cols, (int)plan->grain,
                              tsri_context_limits(ctx)->num_sms);
     const bool is_one_box =
-        p->b_up.data == NULL && !o.b.is_mn; // lines along k lie behind each other in a tile
+        p->b_up.data == NULL && !o.b.is_mn; // lines along k are adjacent in a tile
     const int of_box = o.b.is_mn ? UNIT : cols / l.share_m;
     const int of_a = o.a.is_mn ? UNIT : l.rows / l.share_n;
     const int of_cluster = matmul_split_blocks_of_cluster(&l);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the warp that copies does, for matmul_split_sm90.cu, which defines ROWS, SLABS, SHARES and a block's place before.
+// The copying warp of matmul_split_sm90.cu, which defines ROWS, SLABS, SHARES and a block's place first.
 #ifndef TSRI_MATMUL_SPLIT_COPIES_CUH
 #define TSRI_MATMUL_SPLIT_COPIES_CUH
 
@@ -35,13 +35,13 @@ DEVICE void move_box(struct box *box) {
     box->at[1] += box->step[1];
 }
 
-// The first stages of b, on their way to the second-level cache while the kernel ahead ends: whatever that still changes is
-// seen there. All of the warp goes through loops of copies, so that the compiler knows addresses for the warp as a whole.
+// Prefetches the first stages of b into the second-level cache while the previous kernel ends; later writes of that
+// kernel remain visible. The whole warp runs the copy loops, so that the compiler can use uniform addresses.
 DEVICE void prefetch_tiles(const struct matmul_split_params *w, const struct place *place,
                            int is_elected) {
     const int all = place->count * SLABS, some = all < w->ahead ? all : w->ahead;
     const int is_first = place->row == place->down * ROWS;
-    const int count = is_first ? some : 0; // tiles below each other have the same
+    const int count = is_first ? some : 0; // tiles in the same column share them
     struct box one = find_box(w, place, 0), two = find_box(w, place, 1);
     if (is_elected) {
         tma_prefetch(&w->a);
@@ -71,7 +71,7 @@ DEVICE void copy_tiles(const struct matmul_split_params *w, const struct place *
     const int b_share = place->down * (has_two ? second : w->tile.cols / share_m * 128);
     int a_blocks = 0, b_blocks = ((1 << share_m) - 1) << place->beside * share_m;
     for (int i = 0; i < share_n; i++) a_blocks |= 1 << (i * share_m + place->down);
-    if (share_m > 1 && place->down > 0 && has_two) one = two; // one of both boxes each
+    if (share_m > 1 && place->down > 0 && has_two) one = two; // each copies one of the two boxes
     int a[5] = {place->first, place->row + a_share, 0, 0, 0};
     if (a_is_mn) a[0] = place->row, a[1] = place->first;
 #pragma unroll
@@ -82,8 +82,8 @@ DEVICE void copy_tiles(const struct matmul_split_params *w, const struct place *
         const unsigned full = barriers + 8 * ring.stage;
         if (i >= stages) barrier_wait(full + 8 * stages, ring.parity ^ 1);
         if (is_elected) barrier_expect(full, SLABS * slab_bytes);
-        if (i == 0) {                   // all is computed: what follows is the first copy
-            if (SHARES) cluster_wait(); // the others' barriers are started
+        if (i == 0) {                   // all addresses are computed: the first copy follows
+            if (SHARES) cluster_wait(); // the others' barriers are initialised
             wait_for_primary();
         }
 #pragma unroll

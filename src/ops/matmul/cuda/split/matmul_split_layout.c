@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a tile of matmul_split_sm90.cu and a share of k come to on a multiprocessor, and how long a product so laid out takes. Pure.
+// What a tile of matmul_split_sm90.cu and a share of k need on a multiprocessor, and the estimated time of such a
+// product. Pure.
 #include "ops/matmul/cuda/split/matmul_split_layout.h"
 
 #include <math.h>
 
 enum {
     UNIT = MATMUL_SPLIT_COLS,
-    MIN_STAGES = 5,    // that keep copies on their way where blocks share a multiprocessor
+    MIN_STAGES = 5,    // enough to keep copies in flight when blocks share a multiprocessor
     SM_BYTES = 233472, // shared memory of a multiprocessor
-    RESERVED = SM_BYTES - MATMUL_SPLIT_MOST_BYTES, // of each block
+    RESERVED = SM_BYTES - MATMUL_SPLIT_MOST_BYTES, // per block
     LARGE_BYTES = 8 << 20,
 };
 
@@ -23,22 +24,22 @@ double matmul_split_bytes_of_b(const struct matmul_problem *p) {
            (p->b_up.data != NULL ? 2 : 1);
 }
 
-// For which a multiprocessor of so many blocks has room.
+// The number of stages that fit with so many blocks per multiprocessor.
 static int stages_of(const struct matmul_split_layout *l, int blocks) {
     const int beside = matmul_split_received_bytes(l->rows, l->groups, l->num_splits) +
                        matmul_split_ring(&l->tile, 0) + 8;
     return (SM_BYTES / blocks - RESERVED - beside) / (matmul_split_stage(&l->tile) + 2 * 8);
 }
 
-// Two launches' blocks have a multiprocessor each, and some are over.
+// Whether the blocks of two launches fit on separate multiprocessors with some to spare.
 static bool are_apart(int64_t num_blocks, int num_sms) { return 9 * num_blocks <= 4 * num_sms; }
 
-// Almost one block for each multiprocessor, or more.
+// Whether there is almost one block per multiprocessor, or more.
 static bool is_full(int64_t num_blocks, int num_sms) { return 16 * num_blocks >= 15 * num_sms; }
 
-// Blocks that share a multiprocessor: of this launch, or of this and the next, which is set up then. But blocks of the next one
-// come in where there is room: with half to all of the multiprocessors at work some would get two, and take twice
-// the time, so that one block has to have all of it.
+// Number of blocks that share a multiprocessor: of this launch, or of this one and the next, which is set up early. But
+// blocks of the next launch start wherever there is room: with half to all of the multiprocessors busy, some would get
+// two and take twice the time. In that case, one block must fill a multiprocessor.
 static int blocks_of_sm(const struct matmul_split_layout *l, int num_sms) {
     const bool is_few = l->rows <= 32, is_some = l->rows <= 96;
     const bool is_held = l->num_splits == 2 && 2 * l->num_blocks > num_sms;
@@ -48,7 +49,7 @@ static int blocks_of_sm(const struct matmul_split_layout *l, int num_sms) {
         return is_some || (l->num_splits == 2 && l->groups == 1) ? 2 : 1;
     if (is_held && (is_some || l->groups == 1)) return 2;
     const bool is_48 = l->rows == 48 && l->groups == 1;
-    // 88 blocks of 48 x 64 on 132 multiprocessors (512^3) stay apart, too; 72 do not.
+    // 88 blocks of 48 x 64 on 132 multiprocessors (512^3) stay on separate ones too; 72 do not.
     if (is_48 && 8 * l->num_blocks >= 5 * num_sms && 3 * l->num_blocks <= 2 * num_sms) return 2;
     return (is_few || is_48) && are_apart(l->num_blocks, num_sms) ? 2 : 1;
 }
@@ -73,7 +74,7 @@ struct matmul_split_layout matmul_split_lay_out(const struct matmul_problem *p, 
     l.num_blocks = l.tiles_m * l.tiles_n * p->num_batches * num_splits;
     l.blocks_of_sm = is_sharing && rows > 72 ? 1 : blocks_of_sm(&l, num_sms); // registers
     const bool is_even = cols % UNIT != 0;
-    // Many rows of a in tiles for few columns keep a multiprocessor busy alone.
+    // Many rows of a in tiles of few columns keep a multiprocessor busy alone.
     if (is_even && rows > 32 && l.num_blocks <= num_sms && num_splits == 1) l.blocks_of_sm = 1;
     l.stages = stages_of(&l, l.blocks_of_sm);
     if (l.tile.slabs > 1 && l.stages < (is_even ? MIN_STAGES - 1 : 3)) { // more, of half the size
@@ -82,14 +83,14 @@ struct matmul_split_layout matmul_split_lay_out(const struct matmul_problem *p, 
     }
     l.blocks_of_k = tsri_ceil_div(matmul_split_blocks_of_k(p, &l.tile), num_splits);
     if (rows > 32 && l.stages < tsri_min(l.blocks_of_k, num_splits > 1 ? 4 : MIN_STAGES)) {
-        l.blocks_of_sm = 1; // fewer stages would not keep copies on their way
+        l.blocks_of_sm = 1; // fewer stages would not keep copies in flight
         l.stages = stages_of(&l, 1);
     }
     l.stages = (int)tsri_max(tsri_min(l.stages, l.blocks_of_k), 2);
     l.shared_bytes = matmul_split_bytes(&l.tile, l.stages, num_splits);
-    // What comes so early is gone from the cache again, where b is large, before it is of use.
+    // If b is large, data that is prefetched so early is evicted before its use.
     if (matmul_split_bytes_of_b(p) < LARGE_BYTES) l.ahead = l.stages * l.tile.slabs;
-    // Where that helps, every multiprocessor has one block of each launch, if need be one without a tile, and no third.
+    // If it helps, every multiprocessor gets exactly one block of each launch, if necessary a block without a tile.
     if (l.blocks_of_sm == 2 && l.num_blocks <= num_sms &&
         (num_splits == 2 ? 2 * l.num_blocks > num_sms
                          : num_splits == 1 && is_full(l.num_blocks, num_sms))) {
@@ -108,19 +109,19 @@ int64_t matmul_split_k_of_part(const struct matmul_split_layout *l) {
     return l->blocks_of_k * UNIT * l->tile.slabs;
 }
 
-// What a launch takes beside its tiles, by times of 56 shapes and 1,900 of their tiles on an H200 (as all constants of
-// account_tiles).
+// The time of a launch besides its tiles. Fitted, like all constants of account_tiles, to the times of 56 shapes and
+// 1,900 of their tiles on an H200.
 static double account_launch(const struct matmul_split_layout *l, int num_sms) {
     enum {
         START_NS = 1380,
-        ALONE_NS = 390,           // more where the next block cannot be set up beside this one,
-        ALONE_IN_PARTS_NS = 1400, // whose cluster cannot
-        APART_NS = 70,            // less where it is on another multiprocessor
-        SHARED_NS = 300,          // blocks that share what they copy begin together
+        ALONE_NS = 390,           // added if the next block cannot be set up beside this one,
+        ALONE_IN_PARTS_NS = 1400, // or its cluster cannot
+        APART_NS = 70,            // subtracted if it is on another multiprocessor
+        SHARED_NS = 300,          // blocks that share copies start together
     };
     static const int cluster_ns[MATMUL_SPLIT_MOST_SPLITS + 1] = {0, 0, 510, 750, 740, 0, 0, 0, 450};
     const bool is_alone = l->blocks_of_sm == 1;
-    // Of one part, and fewer than the multiprocessors, two share one only where they stay apart.
+    // Blocks without splits, if fewer than the multiprocessors, share one only if they are apart.
     const bool is_apart = !is_alone && l->num_splits == 1 && !is_full(l->num_blocks, num_sms);
     return START_NS + cluster_ns[l->num_splits] - (is_apart ? APART_NS : 0) +
            (l->share_m * l->share_n > 1 ? SHARED_NS : 0) +
@@ -130,7 +131,7 @@ static double account_launch(const struct matmul_split_layout *l, int num_sms) {
                                           : 0);
 }
 
-// Of the rows that a block finishes.
+// The time of the rows that a block finishes.
 double matmul_split_account_end(const struct matmul_problem *p,
                                 const struct matmul_split_layout *l) {
     enum { BIAS_NS = 50, BIAS_ROW_NS = 3, ACTIVATION_NS = -120, ACTIVATION_ROW_NS = 8 };
@@ -140,11 +141,11 @@ double matmul_split_account_end(const struct matmul_problem *p,
            (p->activation != TSR_ACTIVATION_NONE && activated > 0 ? activated : 0);
 }
 
-// For a stage: what a multiprocessor copies, or multiplies.
+// The time of a stage: a multiprocessor's copies or products, whichever is longer.
 static double account_stage(const struct matmul_problem *p, const struct matmul_split_layout *l,
                             bool b_is_mn, int num_sms) {
     static const double slab_ns = 8, bytes_per_ns = 117, outside_ns = 0.3, clocks_per_ns = 1.48;
-    enum { MORE_ROWS = 9 }; // that products take the time of
+    enum { MORE_ROWS = 9 }; // extra rows: fixed cost of the products
     const bool is_sharing = l->share_m * l->share_n > 1;
     const int slabs = l->tile.slabs;
     const double outside = (double)(l->tiles_m * l->rows - p->m); // rows of the last tile
@@ -152,20 +153,20 @@ static double account_stage(const struct matmul_problem *p, const struct matmul_
     if (l->share_n > 1) copies *= l->groups > 1 ? 0.95 : 1.05;
     if (l->share_m > 1) copies *= 1.06;
     copies += outside_ns * (outside < l->rows ? outside : l->rows);
-    // Tiles beside each other read a large a at different times.
+    // Adjacent tiles read a large a at different times.
     const double a = 2.0 * (double)p->num_batches * (double)p->m * (double)p->k;
     if (a > LARGE_BYTES && l->share_n == 1 && 10 * l->num_blocks >= 9 * num_sms) copies *= 1.2;
-    // Lines that do not begin at multiples of 128 bytes.
+    // Lines that are not aligned to 128 bytes.
     if (!b_is_mn && p->k % UNIT != 0) copies *= l->share_m > 1 ? 0.89 : 1.5;
     const double products = l->groups * (l->rows + MORE_ROWS) * 2 / clocks_per_ns;
     const double stage = slabs * (products > copies ? products : copies);
-    // Held places do not keep all that come in beside others from it.
+    // Held places do not keep away all blocks that would share a multiprocessor.
     if (l->num_splits == 2 && l->groups > 1 && l->num_held > num_sms / 11) return 1.15 * stage;
     return l->num_held > 0 && l->num_splits == 1 && !is_sharing ? 1.4 * stage : stage;
 }
 
-// Nanoseconds: what b takes out of the second-level cache or out of memory, or what a multiprocessor does; then the sums, and
-// c. Clusters lie within groups of multiprocessors, which leave some of those over.
+// Nanoseconds: the time to read b from the second-level cache or from memory, or the work of a multiprocessor; then the
+// sums and c. Clusters lie within groups of multiprocessors, so some multiprocessors stay unused.
 static double account_tiles(const struct matmul_problem *p, const struct matmul_split_layout *l,
                             bool b_is_mn, int num_sms) {
     static const double cache_bytes_per_ns = 7800, sums_per_ns = 25, row_ns = 2.5,
@@ -193,13 +194,13 @@ static double account_tiles(const struct matmul_problem *p, const struct matmul_
            c / c_bytes_per_ns;
 }
 
-// The same where few rows meet a b that comes out of memory. A multiprocessor takes in some 36 bytes a ns of it, so that those
-// with most blocks tell the time; and a comes out of the second-level cache beside it.
+// The same for small m and a b that comes from memory. A multiprocessor reads about 36 bytes per ns from it, so the one
+// with the most blocks decides the time; a is read from the second-level cache meanwhile.
 static double account_streamed(const struct matmul_problem *p, const struct matmul_split_layout *l,
                                int num_sms) {
     enum { SM_BYTES_PER_NS = 36, A_BYTES_PER_NS = 20000, PARTS_NS = 300, ALONE_NS = 500 };
     if (l->tiles_m > 1 || matmul_split_blocks_of_cluster(l) > 2)
-        return INFINITY; // larger clusters leave multiprocessors over
+        return INFINITY; // larger clusters leave multiprocessors unused
     const double blocks = (double)l->num_blocks, b = matmul_split_bytes_of_b(p);
     const double rounds = (double)tsri_ceil_div(l->num_blocks, num_sms);
     const double of_sm = b / blocks * rounds / SM_BYTES_PER_NS,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of matmul_split_sm90.cu by 48, 72, 96 and 144 columns of wgmma, beside the numbers that wgmma.cuh has; as those there.
+// Products of matmul_split_sm90.cu with 48, 72, 96 and 144 columns of wgmma, which wgmma.cuh does not have; the
+// arguments are the same.
 #ifndef TSRI_MATMUL_SPLIT_PRODUCTS_CUH
 #define TSRI_MATMUL_SPLIT_PRODUCTS_CUH
 

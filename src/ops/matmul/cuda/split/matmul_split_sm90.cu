@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// c (m x n) = a (m x k) b (k x n) on Hopper where tiles of c are few, for 16-bit dtypes. Columns of b are the 64 rows of wgmma, and
-// rows of a its columns: few rows of a leave little of it idle. One warp has the copy engine fill a ring of stages; each of one or
-// two warpgroups multiplies 64 columns of b. k is split over the blocks of a cluster: each gets some of the tile's rows from the
-// others (matmul_split_sums.cuh) and adds them in the order of k. Or each block has a tile of its own, below and beside the
-// others', and copies a share of what they have in common to all, so that less comes out of the second-level cache.
+// c (m x n) = a (m x k) b (k x n) on Hopper for few tiles of c, for 16-bit dtypes. Columns of b are the 64 rows of
+// wgmma, and rows of a its columns, so that a few rows of a leave little of it idle. One warp makes the copy engine
+// fill a ring of stages; each of one or two warpgroups multiplies 64 columns of b. k is split over the blocks of a
+// cluster: each block receives some of the tile's rows from the others (matmul_split_sums.cuh) and adds them in the
+// order of k. Or each block has its own tile, in adjacent rows and columns, and copies a share of what the blocks have
+// in common to all of them, so that less is read from the second-level cache.
 // Floor: 2 m n k FLOPs, a and b read once. Limit: what a tile takes in, at up to 110 bytes a ns into a multiprocessor (H200), and
 // the start of a launch; with few rows beside a large b, reading b from memory. Figures: docs/kernels/matmul_cuda_split.md.
 // The host defines
-//     DTYPE, ROWS (16, 32, 48, 64, 72, 96, 128 or 144: rows of c of a tile), SLABS (1 or 2 of 64 of k, of a stage),
-//     SHARES (1: blocks of a cluster have a tile each and share what they copy)
+//     DTYPE, ROWS (16, 32, 48, 64, 72, 96, 128 or 144: rows of c of a tile), SLABS (1 or 2 slabs of 64 of k per stage),
+//     SHARES (1: blocks of a cluster have a tile each and share their copies)
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/tma.cuh"
 #include "cuda/device/wgmma.cuh"
@@ -25,15 +26,15 @@ enum {
     UNIT = 64,
     PROMOTE = MATMUL_SPLIT_PROMOTE,
     A_MAY_BE_MN = ROWS % 64 == 0, // whole units of lines along m
-    HOLD_NS = 500,                // less than a tile takes
+    HOLD_NS = 500,                // less than the time of a tile
     BLOCKS_OF_SM = ROWS <= (SHARES ? 72 : 96) ? 2 : 1,
     UNIT_BYTES = MATMUL_SPLIT_UNIT,
     EIGHTS = ROWS / 8,
     STRIDE = MATMUL_SPLIT_STRIDE,
 };
 
-// Bits depend on the number of splits, as parts begin at multiples of a stage on the slabs of one, and on whether sums are cut into
-// parts.
+// The bits depend on the number of splits, on the slabs of a stage (parts begin at multiples of a stage), and on
+// whether sums are cut into parts.
 #define HAS_PARTS (ROWS <= 64 || ROWS == 128) // as in matmul_split_has_parts
 #if ROWS == 16
 #define PRODUCT WGMMA_TILES_16
@@ -58,10 +59,10 @@ extern __shared__ __align__(1024) unsigned char shared[];
 #include "ops/matmul/cuda/split/matmul_split_sums.cuh"
 
 struct place {
-    int row, col;     // of c
-    int down, beside; // which of the blocks that share what they copy
-    int part;         // of k
-    int first, count; // column of k, and blocks
+    int row, col;     // in c
+    int down, beside; // index among the blocks that share copies
+    int part;         // part of k
+    int first, count; // first column of k, number of blocks
     long long index[3];
 };
 
@@ -73,7 +74,7 @@ DEVICE struct place find_place(const struct matmul_split_params *w) {
     place.down = place.beside = 0;
 #if SHARES
     const int rank = __shfl_sync(0xffffffff, cluster_register_rank(), 0);
-    place.down = rank & (w->share_m - 1), place.beside = rank >> w->share_m / 2; // of 1, 2 or 4
+    place.down = rank & (w->share_m - 1), place.beside = rank >> w->share_m / 2; // share_m: 1, 2, 4
 #else
     place.part = cluster_register_rank();
 #endif
@@ -103,13 +104,13 @@ DEVICE struct place find_place(const struct matmul_split_params *w) {
 
 // ---- Products ---------------------------------------------------------------------------------
 
-// Of the warps that multiply.
+// Synchronizes the multiplying warps.
 DEVICE void meet(const struct matmul_split_params *w) {
     asm volatile("bar.sync 1, %0;" ::"r"(w->tile.groups * 128) : "memory");
 }
 
-// Which ways lines of b and a run is part of the instruction, so that all of a warpgroup's work is compiled for each: they
-// are constants.
+// The line directions of b and a are part of the instruction, so a warpgroup's whole work is compiled for each
+// combination, as constants.
 DEVICE void product(float acc[EIGHTS][4], unsigned long long b, unsigned long long a, int b_is_mn,
                     int a_is_mn) {
     if (!a_is_mn) {
@@ -125,8 +126,8 @@ DEVICE void product(float acc[EIGHTS][4], unsigned long long b, unsigned long lo
     }
 }
 
-// Which blocks a lane tells that its warp is done with a stage: those that copy to it, of the same columns of b, and then the
-// others of the same rows of a. Negative: none.
+// The block to which a lane reports that its warp is done with a stage: first the blocks that copy to it the same
+// columns of b, then the others with the same rows of a. Negative: none.
 DEVICE int told_by(const struct matmul_split_params *w, const struct place *place, int lane) {
 #if SHARES
     const int next = lane - w->share_m, other = next + (next >= place->beside);
@@ -134,7 +135,7 @@ DEVICE int told_by(const struct matmul_split_params *w, const struct place *plac
            : other < w->share_n ? other * w->share_m + place->down
                                 : -1;
 #else
-    return -lane; // the block itself
+    return -lane; // this block itself
 #endif
 }
 
@@ -147,8 +148,8 @@ DEVICE void release(unsigned empty, int told) {
 #endif
 }
 
-// acc = the products of `count` of the block's blocks of k, from number `first` on. Those of one stage are on their way while
-// those of the next are ordered.
+// acc = the products of `count` of the block's blocks of k, from number `first` on. The products of one stage run while
+// those of the next are issued.
 DEVICE void multiply_part(const struct matmul_split_params *w, const struct place *place,
                           struct ring *ring, float acc[EIGHTS][4], unsigned base, unsigned barriers,
                           int group, int lane, int first, int count, int b_is_mn, int a_is_mn) {
@@ -156,8 +157,8 @@ DEVICE void multiply_part(const struct matmul_split_params *w, const struct plac
     const int b_bytes = w->tile.lines * 128, mine = group * w->tile.second * 128;
     const unsigned long long next = WGMMA_STEP(slab_bytes);
     int told = told_by(w, place, lane);
-    if (SHARES) asm volatile("" : "+r"(told)); // found once
-    int before = -1;                           // a stage that somebody waits for
+    if (SHARES) asm volatile("" : "+r"(told)); // computed once
+    int before = -1;                           // a stage that a copier waits for
 #pragma unroll
     for (int i = 0; i < EIGHTS * 4; i++) acc[i / 4][i % 4] = 0;
 #pragma unroll 1
@@ -183,8 +184,8 @@ DEVICE void multiply_part(const struct matmul_split_params *w, const struct plac
     if (before >= 0) release(barriers + 8 * (stages + before), told);
 }
 
-// A warpgroup's sums over the block's part of k. Tensor cores cut off what does not fit instead of rounding, so that sums of
-// PROMOTE columns are added in fp32; tiles without parts have no more of k.
+// A warpgroup's sums over the block's part of k. Tensor cores truncate, so sums of PROMOTE columns are added in fp32;
+// tiles without parts have no more of k than that.
 DEVICE void multiply(float sum[EIGHTS][4], const struct matmul_split_params *w,
                      const struct place *place, unsigned base, unsigned barriers, int warp,
                      int lane, int b_is_mn, int a_is_mn) {
@@ -209,8 +210,9 @@ DEVICE void multiply(float sum[EIGHTS][4], const struct matmul_split_params *w,
 #endif
 }
 
-// What a block without a tile does. Blocks of the next kernel come in while this one's are at work, each where one of the kernel
-// ahead has left: a multiprocessor without a block of this kernel would get two of them, and take twice the time.
+// The work of a block without a tile. Blocks of the next kernel start while this kernel runs, each where a block of the
+// previous kernel has ended. A multiprocessor without a block of this kernel would get two of them and take twice the
+// time.
 DEVICE void hold_place(void) {
     start_dependents();
     if (threadIdx.x >= 32) return;
@@ -245,7 +247,7 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
     if (SHARES || is_split) cluster_arrive();
     start_dependents();
     const struct place place = find_place(&w);
-    struct eights mine = {0, EIGHTS}; // of the tile's, that this block finishes
+    struct eights mine = {0, EIGHTS}; // the eights of the tile that this block finishes
     if (is_split) {
         mine.first = EIGHTS * place.part / w.num_splits;
         mine.count = EIGHTS * (place.part + 1) / w.num_splits - mine.first;
@@ -280,7 +282,7 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
             MULTIPLY(0, 0);
     }
     if (is_split) {
-        cluster_wait(); // the others are there
+        cluster_wait(); // the other blocks have started
         const unsigned at = base + received;
         switch (w.num_splits) {
         case 2: exchange_parts(acc, place.part, at, arrived, warp / 4, 2); break;
@@ -291,7 +293,7 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
         __syncwarp();
     }
     const int row = place.row + mine.first * 8;
-    meet(&w); // all are done with the stages
+    meet(&w); // all warps are done with the stages
     if (w.is_short) {
         float alpha = w.matmul.alpha;
         if (w.matmul.bias != 0 || w.matmul.activation != ACTIVATION_NONE) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the sums of a part of k to c, for matmul_split_sm90.cu, which defines ROWS, EIGHTS and STRIDE first.
+// From the sums of a part of k to c, for matmul_split_sm90.cu, which first defines ROWS, EIGHTS and STRIDE.
 //
-// Each of the blocks that share a tile finishes some eights of its rows. What the others finish goes to them from the registers
-// that hold it, and lies there as it lay here: every thread finds what its like in the other blocks sent, and nothing is
-// transposed, fenced, or waited for but the bytes themselves. A source may end before they arrive, for they are out
-// of its hands; who receives them waits for all.
+// Each block that shares a tile finishes some eights of the tile's rows. It sends the eights that others finish to them
+// directly from registers, in the same layout, so every thread finds what its counterparts in the other blocks sent.
+// Nothing is transposed or fenced, and only the bytes themselves are waited for. A sender may end before they arrive,
+// because it no longer needs to do anything; the receiver waits for all.
 #ifndef TSRI_MATMUL_SPLIT_SUMS_CUH
 #define TSRI_MATMUL_SPLIT_SUMS_CUH
 
@@ -15,12 +15,12 @@
 
 enum { OF_EIGHT = MATMUL_SPLIT_EIGHT };
 
-// Which eights of the tile's rows the block finishes. They come to be acc[0] on.
+// The eights of the tile's rows that the block finishes. They end up in acc[0] and following.
 struct eights {
     int first, count;
 };
 
-// 16 bytes to another block of the cluster, at whose barrier they count.
+// Sends 16 bytes to another block of the cluster; they count at that block's barrier.
 DEVICE void cluster_send(unsigned there, const float x[4], unsigned barrier_there) {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
                  "[%0], {%1, %2, %3, %4}, [%5];" ::"r"(there),
@@ -28,11 +28,11 @@ DEVICE void cluster_send(unsigned there, const float x[4], unsigned barrier_ther
                  : "memory");
 }
 
-// Number `part` among what a block receives, or sends.
+// The index of part `part` among the parts that a block receives, or sends.
 DEVICE int other(int part, int mine) { return part < mine ? part : part - 1; }
 
-// num_splits is a constant, so that all accumulators have places known to the compiler. at, arrived: addresses of what
-// is received, and of its barrier.
+// num_splits is a constant, so that every accumulator has a register known to the compiler. at, arrived: addresses of
+// the received data and of its barrier.
 DEVICE void exchange_parts(float acc[EIGHTS][4], int part, unsigned at, unsigned arrived, int group,
                            const int num_splits) {
     const int most = matmul_split_most(EIGHTS, num_splits);
@@ -77,7 +77,7 @@ DEVICE void exchange_parts(float acc[EIGHTS][4], int part, unsigned at, unsigned
 
 // ---- To c -----------------------------------------------------------------------------------------
 
-// Four 8 x 8 matrices of 16-bit elements as store_matrices has them, each transposed.
+// Stores four 8 x 8 matrices of 16-bit elements like store_matrices, but transposed.
 DEVICE void store_matrices_transposed(unsigned to, const unsigned x[4]) {
     asm volatile(
         "stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
@@ -85,8 +85,8 @@ DEVICE void store_matrices_transposed(unsigned to, const unsigned x[4]) {
         : "memory");
 }
 
-// Products times alpha with their bias and activation, where they are; kind: a constant, NONE and RELU are one, cut off
-// below `least`. A thread's products lie in two columns of c.
+// Products times alpha with bias and activation, if there are any. kind is a constant; NONE and RELU share one kind,
+// cut off below `least`. A thread's products are in two columns of c.
 DEVICE void activate_halves(const struct matmul_params *p, const float bias[2],
                             float acc[EIGHTS][4], int count, const int kind) {
     const float least = p->activation == ACTIVATION_RELU ? 0 : -INFINITE;
@@ -102,7 +102,7 @@ DEVICE void activate_halves(const struct matmul_params *p, const float bias[2],
     }
 }
 
-// The bias of a thread's columns, asked for ahead of the products.
+// Starts loading the bias of a thread's columns, before the products.
 DEVICE void fetch_bias(unsigned fetched[2], const struct matmul_params *p, const long long index[3],
                        int col, int warp, int lane) {
     const long long first = index[2] * p->groups.bias;
@@ -115,7 +115,7 @@ DEVICE void fetch_bias(unsigned fetched[2], const struct matmul_params *p, const
     }
 }
 
-// Code for each kind, without branches between numbers, whose arithmetic hides each other's latency so.
+// One copy of the code per kind, without branches between numbers, so that their latencies overlap.
 DEVICE void finish_halves(const struct matmul_params *p, const unsigned fetched[2],
                           float acc[EIGHTS][4], int count) {
     const float bias[2] = {fetched_either(fetched[0], p->bias_is_f32),
@@ -128,7 +128,7 @@ DEVICE void finish_halves(const struct matmul_params *p, const unsigned fetched[
     }
 }
 
-// Numbers times alpha in 16 bits: a warp has 16 columns of c, and turns them by itself.
+// Stores numbers times alpha in 16 bits; a warp has 16 columns of c and transposes them itself.
 DEVICE void store_halves(const struct matmul_split_params *w, const long long index[3], int row,
                          int col, float acc[EIGHTS][4], float alpha, int count, int warp,
                          int lane) {
@@ -137,7 +137,7 @@ DEVICE void store_halves(const struct matmul_split_params *w, const long long in
     const unsigned to = shared_address(shared) + at;
 #pragma unroll
     for (int i = 0; i < EIGHTS; i += 2) {
-        if (i < count) { // no jump out of the loop, of which nothing would be left to the compiler
+        if (i < count) { // no break, or the compiler could not unroll the loop
             const int r = i * 8 + lane / 16 * 8 + lane % 8;
             unsigned x[4];
 #pragma unroll
@@ -160,7 +160,7 @@ DEVICE void store_halves(const struct matmul_split_params *w, const long long in
             *(const uint4 *)(shared + at + matmul_split_piece(r, lane % 2));
 }
 
-// The block's rows of all warps' columns of c, as floats: 64 columns of each group.
+// Stages the block's rows of all warps' columns of c as floats: 64 columns per group.
 DEVICE void stage_floats(float acc[EIGHTS][4], int count, int warp, int lane) {
     float *to = (float *)(shared + warp / 4 * matmul_split_sums(ROWS));
     to += lane % 4 * 2 * STRIDE + warp % 4 * 16 + lane / 4;
@@ -172,11 +172,11 @@ DEVICE void stage_floats(float acc[EIGHTS][4], int count, int warp, int lane) {
     }
 }
 
-// All that may follow products, from floats that are staged; row: of c, of the first of them.
+// Applies the complete epilogue to staged floats; row: the row of c of the first of them.
 DEVICE void finish_floats(const struct matmul_split_params *w, const long long index[3], int row,
                           int col, int count) {
     const struct matmul_params *p = &w->matmul;
-    const int pieces = w->tile.cols / COLS; // of a row
+    const int pieces = w->tile.cols / COLS; // per row
     const int left = (int)p->m - row, rows = count * 8 < left ? count * 8 : left;
     for (int i = threadIdx.x; i < rows * pieces; i += w->tile.groups * 128) {
         const int r = i / pieces, j = (i - r * pieces) * COLS;
