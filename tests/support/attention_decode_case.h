@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of attention over a cache share: caches in both forms, new tokens, and the call on some of them. For one
-// test program, which includes it.
+// Shared by the tests of attention with a cache: both forms of the cache, new tokens, and a call on some of them. One
+// test program includes this file.
 #ifndef ATTENTION_DECODE_CASE_H
 #define ATTENTION_DECODE_CASE_H
 
@@ -13,7 +13,7 @@ enum { PAGES = CAPACITY / PAGE, PAIRS = 8, TOKENS = 40 };
 
 static tsr_context *ctx;
 
-// A cache for each form, and new tokens for TOKENS steps.
+// One cache in each form, and new tokens for TOKENS steps.
 struct world {
     float k[BATCH][CAPACITY][KV_HEADS][DIM], v[BATCH][CAPACITY][KV_HEADS][DIM_V];
     float k_pages[BATCH * PAGES][PAGE][KV_HEADS][DIM],
@@ -57,7 +57,8 @@ static inline int teardown(void **state) {
     return 0;
 }
 
-// Caches of the given lengths, the same in both forms, NaN beyond; pages lie in the reverse of their order.
+// Fills both forms of the cache with the same values up to the given lengths and NaN beyond. Pages are stored in
+// reverse order.
 static inline void fill_caches(const int32_t lengths[BATCH]) {
     uint64_t seed = 11;
     draw(&w.k[0][0][0][0], sizeof w.k, &seed);
@@ -74,7 +75,7 @@ static inline void fill_caches(const int32_t lengths[BATCH]) {
         }
 }
 
-// Tokens [first, first + num) of sequences [batch, batch + num_batches), into w.out[side].
+// The call for tokens [first, first + num) of sequences [batch, batch + num_batches). It writes to w.out[side].
 static inline tsr_attention_decode_args call_of(int batch, int num_batches, int first, int num,
                                                 int side, bool is_paged) {
     tsr_attention_decode_args args = TSR_ATTENTION_DECODE_ARGS(.mask = TSR_MASK_CAUSAL);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Problems and a card for the tests of attention's cuda-flash3. For one test program, which includes it.
+// Problems and a card for the tests of attention's cuda-flash3. One test program includes this file.
 #ifndef ATTENTION_FLASH3_CASE_H
 #define ATTENTION_FLASH3_CASE_H
 
@@ -19,7 +19,7 @@ static inline struct attention_view view_of(int64_t seqlen, int64_t heads, int64
                                    dim};
 }
 
-// 4 sequences of 1000, 8 heads of 128 on 2.
+// 4 sequences of 1000 tokens, 8 query heads of 128, 2 key heads.
 static inline struct attention_problem problem(void) {
     return (struct attention_problem){.q = view_of(1000, 8, 128),
                                       .k = view_of(1000, 2, 128),
@@ -38,7 +38,7 @@ static inline struct attention_problem problem(void) {
                                       .softmax_scale = 0.1};
 }
 
-// A bias of the problem with every dimension, or with one row where `rows` is 1, and keys as many elements apart as that.
+// A bias with all dimensions of the problem, or with one row if `rows` is 1.
 static inline struct attention_bias bias_of(const struct attention_problem *p, tsr_dtype dtype,
                                             int64_t rows) {
     return (struct attention_bias){.data = (char *)memory,

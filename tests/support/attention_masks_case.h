@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A random call of attention beside a large additive mask: its tensors, one after the other with guards between them, on the CPU or
-// on a card, and both calls.
+// A random call of attention with a large additive mask: its tensors, with guards between them, on the CPU or on a GPU,
+// and the forward and backward calls.
 #ifndef TESSERA_TESTS_ATTENTION_MASKS_CASE_H
 #define TESSERA_TESTS_ATTENTION_MASKS_CASE_H
 
@@ -16,17 +16,17 @@ static const char *const names[] = {"q",   "k",    "v",  "bias", "sinks", "out",
 
 struct test_case {
     uint64_t seed;
-    int64_t heads, group, len_q, len_k, dim; // heads: of q
+    int64_t heads, group, len_q, len_k, dim; // heads: query heads
     tsr_dtype dtype;
     tsr_mask mask;
     bool has_sinks, has_all_rows; // has_all_rows: the bias has a row for each query
     int kind;
-    double value, scale; // of the mask; softmax_scale
+    double value, scale; // value: of the mask; scale: softmax_scale
 };
 
 static struct test_case the_case;
 static tsr_tensor tensors[NUM_TENSORS];
-static unsigned char *host, *device; // of all tensors, one after the other
+static unsigned char *host, *device; // all tensors, one after the other
 static size_t total_bytes;
 static double *values[NUM_TENSORS];
 static int64_t below(uint64_t *rng, int64_t n) { return (int64_t)(test_bits(rng) % (uint64_t)n); }
@@ -75,7 +75,7 @@ static void draw_case(uint64_t seed) {
     c->scale = 1 / sqrt((double)c->dim);
 }
 
-// Shapes, and where each tensor lies: guards between them.
+// Chooses the shapes and places the tensors, with guards between them.
 static void lay_out(void) {
     const struct test_case *c = &the_case;
     uint64_t rng = c->seed + 1;
@@ -111,10 +111,10 @@ static double bias_of(uint64_t *rng, const bool *is_masked_row, int64_t i, int64
     const bool is_row = is_masked_row[i % MOST_Q];
     const double small = normal(rng);
     switch (c->kind) {
-    case 0: return is_row ? c->value : small;     // whole rows
-    case 1: return c->value;                      // everything
+    case 0: return is_row ? c->value : small;     // some rows
+    case 1: return c->value;                      // the whole bias
     case 2: return j % 8 != 0 ? c->value : 0;     // most keys
-    case 3: return is_row ? c->value + small : 0; // whole rows, with digits
+    case 3: return is_row ? c->value + small : 0; // some rows, with noise added
     default: return below(rng, 2) ? c->value : is_row ? c->value / 2 : small;
     }
 }
@@ -124,7 +124,8 @@ static void fill(void) {
     uint64_t rng = c->seed + 2;
     bool is_masked_row[MOST_Q];
     for (int i = 0; i < MOST_Q; i++) is_masked_row[i] = below(&rng, 2);
-    const int64_t only = below(&rng, 2) ? below(&rng, c->len_q) : -1; // the one row with a gradient
+    const int64_t only =
+        below(&rng, 2) ? below(&rng, c->len_q) : -1; // the only row with dout; -1: all
     memset(host, 0xff, total_bytes);
     for (int t = 0; t < NUM_TENSORS; t++) {
         if (t == OUT || t == LSE || t >= DQ) continue;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cache of kernels in a folder of the test's own, for the tests of cache and compiler.
+// A kernel cache in a temporary folder, for the tests of the cache and the compiler.
 #ifndef CUDA_CACHE_CASE_H
 #define CUDA_CACHE_CASE_H
 
@@ -31,7 +31,7 @@ static inline int teardown_all(void **state) {
     return 0;
 }
 
-// An empty cache at TSR_CACHE_DIR.
+// Empties the cache and points TSR_CACHE_DIR to it.
 static inline int setup(void **state) {
     (void)state;
     tsri_system = real;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests on a real GPU begin and end with: a context, and memory there for the test's buffers.
+// Setup and teardown of tests on a real GPU: a context, and device memory for the test's buffers.
 #ifndef TESSERA_TESTS_CUDA_CASE_H
 #define TESSERA_TESTS_CUDA_CASE_H
 
@@ -10,8 +10,9 @@
 
 enum { CUDA_CASE_SKIPPED = 77, CUDA_CASE_HOPPER = 90 };
 
-// 0, or what main returns, after saying why: there is no GPU, or one older than arch (80: sm_80) or than the library takes.
-// Hopper's own instructions are nobody else's.
+// Returns 0, or prints why the test is skipped and returns main's exit status: there is no GPU, or it is older than
+// `arch` (80: sm_80) or than the library supports. CUDA_CASE_HOPPER requires exactly sm_90, because newer GPUs lack its
+// instructions.
 static inline int cuda_case_skip(int arch) {
     tsr_device_info info = TSR_DEVICE_INFO;
     if (tsr_device_count(TSR_CUDA) == 0 ||
@@ -20,7 +21,7 @@ static inline int cuda_case_skip(int arch) {
         printf("skipped: %s\n", tsr_last_error());
         return CUDA_CASE_SKIPPED;
     }
-    if (arch < 80) arch = 80; // the library's own least
+    if (arch < 80) arch = 80; // the library's minimum
     int found = atoi(info.arch + sizeof "sm_" - 1);
     if (arch == CUDA_CASE_HOPPER ? found == arch : found >= arch) return 0;
     printf("skipped: needs sm_%d%s, the GPU is %s\n", arch,
@@ -28,7 +29,7 @@ static inline int cuda_case_skip(int arch) {
     return CUDA_CASE_SKIPPED;
 }
 
-// As cuda_case_skip(); 1: a GPU that does not serve.
+// Like cuda_case_skip(). Returns 1 if the GPU cannot be used.
 static inline int cuda_case_open(int arch, size_t bytes, tsr_context **ctx, void **memory) {
     int skip = cuda_case_skip(arch);
     if (skip != 0) return skip;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Contexts on CUDA, on a driver of the tests' own whose memory is the host's and whose kernels do nothing; two calls, one
-// of which wants workspace. For one test program, which includes it.
+// Contexts on CUDA with the tests' own driver, whose memory is host memory and whose kernels do nothing; and two calls,
+// one of which needs workspace. One test program includes this file.
 #ifndef CUDA_CONTEXT_CASE_H
 #define CUDA_CONTEXT_CASE_H
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One block of a kernel that writes down what an instruction does, between two copies of the test's buffers.
+// Runs one block of a kernel that records what an instruction does, and copies the test's buffers to the device and
+// back.
 #ifndef TESSERA_TESTS_CUDA_LAYOUTS_CASE_H
 #define TESSERA_TESTS_CUDA_LAYOUTS_CASE_H
 
@@ -11,7 +12,7 @@ static inline struct tensor_map cuda_layouts_map(tsr_context *ctx,
                                                  const struct tsri_tensor_map_args *args) {
     struct tensor_map map;
     struct tsri_cuda_visit visit;
-    assert_ok(tsri_context_enter(ctx, "test", &visit)); // the driver looks at the address
+    assert_ok(tsri_context_enter(ctx, "test", &visit)); // the driver checks the address
     assert_ok(tsri_context_leave(
         ctx, &visit,
         tsri_cuda_tensor_map("test", tsri_context_queue(ctx)->device.driver, args, &map)));

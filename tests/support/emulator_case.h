@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cases that are proved on the emulated device of tests/emulator: an operation, a variant, sizes as `tessera verify` prints
-// them. For one test program, which includes it.
+// Cases that are verified on the emulated device of tests/emulator: an operation, a variant, and sizes as `tessera
+// verify` prints them. One test program includes this file.
 #ifndef EMULATOR_CASE_H
 #define EMULATOR_CASE_H
 
@@ -12,16 +12,16 @@
 #include "verify/verify.h"
 
 struct emulator_case {
-    const char *op, *variant; // NULL: the default one
+    const char *op, *variant; // NULL: the default variant
     tsr_dtype dtype;
     const char *params;
     enum edge_fill fill;
-    uint32_t flags; // of the call
-    const char
-        *tile; // of matmul_forward in bf16, as rows of a tuning file name it; NULL: what is chosen
+    uint32_t flags;   // of the call
+    const char *tile; // matmul_forward in bf16: as in a tuning file; NULL: the default
 };
 
-// Before anything asks for a device: compiled kernels are kept beside the tests, what is loaded is noted in a file.
+// Call this before any use of a device. Compiled kernels are cached beside the tests; the log lists the files that were
+// loaded.
 static inline int emulator_start(const char *log) {
 #ifdef TEST_EMULATOR
     setenv("TSR_LIBCUDA", TEST_EMULATOR, 1);
@@ -35,11 +35,11 @@ static inline int emulator_start(const char *log) {
     return 0;
 #else
     (void)log;
-    return 77; // another kind of machine, a sanitizer, or no g++
+    return 77; // another architecture, a sanitizer, or no g++
 #endif
 }
 
-// A context that has products of a tile, if it is given, by a tuning file.
+// Creates a context. A tuning file sets matmul's tile if one is given.
 static inline tsr_context *emulator_context(const char *tile) {
     char name[] = "/tmp/emulator_case_XXXXXX";
     tsr_context_options with = TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0});
@@ -56,7 +56,7 @@ static inline tsr_context *emulator_context(const char *tile) {
     return ctx;
 }
 
-// Of each case the error within its bound.
+// Checks that each case's error is within its bound.
 static inline void emulator_prove(const struct emulator_case *cases, int count) {
     for (int i = 0; i < count; i++) {
         tsr_context *ctx = emulator_context(cases[i].tile);
@@ -89,7 +89,8 @@ static inline bool emulator_has_line(const char *log, const char *line) {
     return is_found;
 }
 
-// Every kernel file whose name starts so has been loaded, but for those that start as one of `others`, which NULL ends.
+// Checks that every kernel file whose name begins with `start` has been loaded, except names that begin with one of
+// `others` (ends with NULL).
 static inline void emulator_has_run_all(const char *log, const char *start,
                                         const char *const *others) {
     int count = 0, missing = 0;

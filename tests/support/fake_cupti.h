@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CUPTI of a test's own, which tells of one kernel, copies and launches. For one test program, which includes it.
+// The tests' own CUPTI, which reports one kernel, copies and launches. One test program includes this file.
 #ifndef FAKE_CUPTI_H
 #define FAKE_CUPTI_H
 
@@ -45,7 +45,7 @@ static cupti_result fake_pop_id(cupti_correlation kind, uint64_t *id) {
     return *id = 0, cupti.depth--, CUPTI_OK;
 }
 
-// Records lie behind each other, each 256 bytes.
+// Each record takes 256 bytes.
 enum { RECORD_BYTES = 256 };
 
 static void *next_place(uint8_t *buffer, size_t *used) {
@@ -95,7 +95,7 @@ static cupti_result fake_flush(uint32_t flags) {
     *unfinished = (struct cupti_kernel){.kind = CUPTI_KIND_KERNEL, .name = "unfinished"};
     struct cupti_record *unknown = next_place(buffer, &used);
     unknown->kind = 63;
-    for (int i = 0; i < 2 && cupti.num_pushed > 0; i++) { // of others: not ours
+    for (int i = 0; i < 2 && cupti.num_pushed > 0; i++) { // the second is another tool's
         struct cupti_external *external = next_place(buffer, &used);
         *external = (struct cupti_external){.kind = CUPTI_KIND_EXTERNAL,
                                             .external_kind = CUPTI_CORRELATION_OURS + i,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CUDA driver of the tests' own: one GPU of 4 multiprocessors, whose memory is the host's and whose kernels do nothing.
-// It counts what is asked of it, and refuses what a test tells it to. For one test program, which includes it.
+// The tests' own CUDA driver: one GPU of 4 multiprocessors, whose memory is host memory and whose kernels do nothing.
+// It counts the requests and refuses those that a test selects. One test program includes this file.
 #ifndef FAKE_DRIVER_H
 #define FAKE_DRIVER_H
 
@@ -12,21 +12,21 @@
 enum { OTHER_ERROR = 1 };
 
 static struct {
-    cu_context stack[8]; // of contexts made current
+    cu_context stack[8]; // contexts made current
     int depth, num_retained, num_calls;
-    int num_memory, num_requests, fail_at; // device memory: live, asked for, refused
-    int num_objects;                       // live: streams, events, graphs, libraries
-    atomic_int num_programs;               // of NVRTC, which threads use at once
+    int num_memory, num_requests, fail_at; // device memory: live, requested, refused
+    int num_objects;                       // live streams, events, graphs, libraries
+    atomic_int num_programs;               // NVRTC programs; threads create them concurrently
     int num_launches, num_loads, num_records, num_waits, num_synchronised;
-    int allowed_shared;          // bytes of a block, as last asked for
-    int num_requests_of_kernels; // for their function, for more shared memory, whether a stream is capturing
+    int allowed_shared;          // bytes per block, as last requested
+    int num_requests_of_kernels; // for functions, for more shared memory, and for a stream's capture status
     bool is_capturing;
     cu_result launch_result, load_result;
     struct cu_launch_config launched;
-    int attribute_ids[2]; // of that launch
+    int attribute_ids[2]; // of the last launch
     unsigned char params[256];
-    int arch;         // 0: 90
-    int shared_bytes; // of a block; 0: 232448
+    int arch;         // 0 means 90
+    int shared_bytes; // per block; 0 means 232448
     int num_maps;
     struct {
         cu_map_type type;
@@ -34,7 +34,7 @@ static struct {
         uint64_t size[5], stride[4];
         uint32_t box[5];
         cu_map_swizzle swizzle;
-    } maps[8]; // those asked for
+    } maps[8]; // the maps that were requested
     cu_result map_result;
 } fake;
 
@@ -42,8 +42,8 @@ __attribute__((unused)) static char primary_context, own_context, some_stream, o
     some_handle;
 #define AS(type, object) ((type)(void *)&(object))
 
-// Says of each call whether the driver refuses it; NULL: none. What gives something back does so and then says that it
-// did not, as a driver does that tells of an earlier kernel's failure.
+// Returns whether the driver refuses this call. NULL: it refuses none. A function that releases something releases it
+// and then reports a failure, as a driver does when an earlier kernel failed.
 static bool (*fake_refuses)(void);
 #define FAKE_REFUSABLE                                                                             \
     if (fake_refuses != NULL && fake_refuses()) return CU_OUT_OF_MEMORY
@@ -171,7 +171,7 @@ static cu_result fake_begin(cu_stream stream, cu_capture_mode mode) {
 }
 static cu_result fake_end(cu_stream stream, cu_graph *graph) {
     (void)stream;
-    fake.is_capturing = false; // whatever it returns
+    fake.is_capturing = false; // even if the call fails
     *graph = NULL;
     FAKE_REFUSABLE;
     return fake.num_objects++, *graph = AS(cu_graph, some_handle), CU_OK;
@@ -242,7 +242,7 @@ static cu_result fake_launch(const cu_launch *config, cu_function function, void
                              void **extra) {
     FAKE_REFUSABLE;
     (void)function, (void)extra;
-    assert_true(fake.depth > 0); // a context is current
+    assert_true(fake.depth > 0); // requires a current context
     assert_true((int)config->shared_bytes <= (fake.shared_bytes > 0 ? fake.shared_bytes : 232448));
     fake.num_launches++;
     fake.launched = *config;

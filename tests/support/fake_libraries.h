@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVIDIA's libraries of the tests' own, as open_library and find_symbol of the fault table give them: the driver of
-// fake_driver.h, an NVRTC whose machine code is four bytes, a CUPTI with one kernel to tell of. NVML is not there. All
-// refuse what fake_refuses says. For one test program, which includes it.
+// The tests' own NVIDIA libraries, served by open_library and find_symbol of the fault table: the driver of
+// fake_driver.h, an NVRTC whose machine code is four bytes, and a CUPTI that reports kernels. NVML is absent. All
+// refuse what fake_refuses selects. One test program includes this file.
 #ifndef FAKE_LIBRARIES_H
 #define FAKE_LIBRARIES_H
 
@@ -125,7 +125,7 @@ static cupti_result cupti_disable(cupti_kind kind) {
     CUPTI_REFUSABLE;
     return CUPTI_OK;
 }
-// Kernels enough for a list to grow, in one buffer; none where there is no buffer.
+// Reports enough kernels in one buffer that the library's list must grow. Reports nothing if it gets no buffer.
 static cupti_result cupti_flush(uint32_t flags) {
     uint8_t *buffer = NULL;
     size_t bytes = 0, most = 0;
@@ -202,7 +202,7 @@ static void *fake_find_symbol(void *library, const char *name) {
     return symbol;
 }
 
-// From here on; before any library has been asked for.
+// Call this before any library is requested.
 static inline void fake_libraries_install(void) {
     setenv("TSR_LIBCUDA", "fake-cuda", 1);
     setenv("TSR_LIBNVRTC", "fake-nvrtc", 1);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults: every request that a public call makes of the operating system, of a driver or of an allocator is refused in
-// turn, once alone and once with all that follow. After each refusal the call has failed with a sentence and has left
-// its outputs alone, or has done without and given the right result; nothing is held that was not before; and the same
-// call on the same handles succeeds. For one test program, which includes it.
+// Fault tests. Each request of a public call to the operating system, a driver or an allocator is refused in turn, once
+// alone and once with all later requests. After each refusal the call must either fail with a sentence and leave its
+// outputs unchanged, or succeed with the right result. It must not leak anything, and the same call on the same handles
+// must then succeed.
 #ifndef FAULT_CASE_H
 #define FAULT_CASE_H
 
@@ -16,14 +16,14 @@
 
 static struct {
     atomic_int num_requests, num_refused;
-    int fail_at; // the first is 1; 0: none is refused
+    int fail_at; // the first request is 1; 0: none is refused
     bool goes_on;
-    atomic_int num_blocks, num_files; // held
+    atomic_int num_blocks, num_files; // currently held
     int num_calls,
-        num_points; // of the whole program: public calls, requests of theirs that were refused
+        num_points; // of the whole program: public calls, and refused requests
 } faults;
 
-// Asked by whoever stands in for what can refuse.
+// Called by every function that can refuse a request.
 static inline bool fault_is_refused(void) {
     int n = atomic_fetch_add(&faults.num_requests, 1) + 1;
     bool is_refused =
@@ -39,7 +39,7 @@ static inline void fault_arm(int fail_at, bool goes_on) {
     faults.goes_on = goes_on;
 }
 
-// How many were refused since.
+// Returns how many requests were refused since fault_arm().
 static inline int fault_disarm(void) {
     faults.fail_at = 0;
     return atomic_load(&faults.num_refused);
@@ -88,7 +88,7 @@ static inline int fault_open(int folder, const char *path, int flags, mode_t mod
 static inline DIR *fault_open_list(int folder) {
     if (fault_is_refused()) return errno = ENOMEM, NULL;
     DIR *list = fault_system.open_list(folder);
-    if (list != NULL) atomic_fetch_sub(&faults.num_files, 1); // closedir closes it
+    if (list != NULL) atomic_fetch_sub(&faults.num_files, 1); // closedir will close it
     return list;
 }
 static inline int fault_status(int file, struct stat *status) {
@@ -100,7 +100,7 @@ static inline ssize_t fault_read(int file, void *data, size_t bytes, off_t at) {
 static inline ssize_t fault_write(int file, const void *data, size_t bytes) {
     return fault_is_refused() ? fault_error(ENOSPC) : fault_system.write(file, data, bytes);
 }
-static inline int fault_sync(int file) { // without the wait for the disk
+static inline int fault_sync(int file) { // does not wait for the disk
     return (void)file, fault_is_refused() ? fault_error(EIO) : 0;
 }
 static inline int fault_close(int file) {
@@ -115,7 +115,7 @@ static inline int fault_rename(int folder, const char *from, int to_folder, cons
 
 static inline void fault_install(void) {
     setenv("TSR_TUNING_FILE", "/nowhere/tuning",
-           1); // not the user's: it would decide what is asked
+           1); // not the user's file, which would change the requests
     fault_system = tsri_system;
     tsri_system = (struct tsri_system){.alloc = fault_alloc,
                                        .free = fault_free,
@@ -135,15 +135,16 @@ static inline void fault_install(void) {
 
 // ---- Walks ------------------------------------------------------------------------------------
 
-// A public call. before and after (NULL: nothing to do) make what it works on as if it were new, and let go of it.
+// A public call. `before` prepares its data and `after` releases them. NULL: nothing to do.
 struct fault_call {
-    const char *name; // that every sentence holds
+    const char *name; // every failure's sentence contains it
     void (*before)(void *arg);
     tsr_status (*run)(void *arg);
-    // Whether that is the right result, or nothing was touched where status is no success. Makes the outputs new.
+    // Returns whether the result is right or, if status is a failure, whether the outputs are unchanged. Resets the
+    // outputs.
     bool (*is_right)(void *arg, tsr_status status);
     void (*after)(void *arg);
-    int step; // of what makes thousands of requests: all of the first ones, then one in so many; 0: all
+    int step; // for calls with thousands of requests: after the first FIRST only every step-th; 0: all
 };
 
 static inline void fault_fail(const struct fault_call *call, int n, bool goes_on, tsr_status status,
@@ -154,7 +155,7 @@ static inline void fault_fail(const struct fault_call *call, int n, bool goes_on
     fail();
 }
 
-// Returns how many requests there were to refuse.
+// Returns the number of requests that were refused.
 static inline int fault_walk(const struct fault_call *call, void *arg) {
     enum { MOST = 100000, FIRST = 14 };
     int points = 0;

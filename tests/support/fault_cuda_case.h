@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults on CUDA, without a GPU or a compiler: contexts, what is held, and sources that are short to compile. Kernels do
-// nothing, and device memory is the host's. For one test program, which includes it.
+// Fault tests on CUDA without a GPU or a compiler: contexts, resources held, and sources that are short to compile.
+// Kernels do nothing, and device memory is host memory.
 #ifndef FAULT_CUDA_CASE_H
 #define FAULT_CUDA_CASE_H
 
@@ -54,7 +54,7 @@ static inline void drop_cold_context(void *arg) {
     assert_true(is_balanced());
 }
 
-// What a test that failed left is not held against the next one.
+// Releases what a failed test left, so that the next test starts clean.
 static inline int let_go(void **state) {
     (void)state;
     (void)fault_disarm();
@@ -66,7 +66,7 @@ static inline int let_go(void **state) {
 
 // ---- The program ------------------------------------------------------------------------------
 
-// Sources that are short to hash: each is a line with its name.
+// Writes sources that are short to hash: each is one line with the file's name.
 static inline void write_sources(void) {
     for (const struct tsri_cuda_file *file = tsri_cuda_files; file->name != NULL; file++) {
         char path[256];

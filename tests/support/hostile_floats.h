@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Floating-point environments of callers: other rounding, flushed subnormals, exceptions that trap, flags that are set. A test
-// enters one around a call and asks afterwards whether all of it is still there.
+// Floating-point environments that a caller may have set: other rounding, flushed subnormals, trapping exceptions,
+// raised flags. A test enters one before a call and checks afterwards that it is unchanged.
 #ifndef HOSTILE_FLOATS_H
 #define HOSTILE_FLOATS_H
 
@@ -13,7 +13,8 @@
 
 #if defined(__x86_64__)
 
-// MXCSR, and the control and status words of x87: flags are the low six bits, masks the six from bit 7 on (x87: from bit 0).
+// MXCSR, and the control and status words of x87. Flags are the low six bits; masks are the six bits from bit 7 on
+// (x87: from bit 0).
 struct hostile_floats {
     const char *name;
     uint32_t mxcsr;
@@ -90,7 +91,7 @@ static inline void hostile_enter(const struct hostile_floats *floats) {
 
 static inline bool hostile_is(const struct hostile_floats *a, const struct hostile_floats *b) {
     bool can_trap = false;
-#if defined(__GLIBC__) && !defined(__aarch64__) // where most processors ignore it
+#if defined(__GLIBC__) && !defined(__aarch64__) // most AArch64 processors ignore traps
     can_trap = true;
 #endif
     return a->rounding == b->rounding && a->flags == b->flags &&

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls of which a test of kernel lists asks whether their kernels are there: tensors at addresses that nobody reads. For one
-// test program, which includes it.
+// Calls for the tests that check whether the kernel lists hold a call's kernels. Nobody reads the tensors' addresses.
+// One test program includes this file.
 #ifndef KERNEL_CALLS_CASE_H
 #define KERNEL_CALLS_CASE_H
 
@@ -10,13 +10,13 @@
 static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
 
 static uintptr_t next_address;
-static int off_line; // bytes that tensors start behind a multiple of 16
+static int off_line; // tensors start this many bytes after a multiple of 16
 
 static inline void *take_address(void) {
     return (void *)((next_address += (uintptr_t)1 << 40) + (uintptr_t)off_line);
 }
 
-// Each at an address of its own.
+// A tensor at its own address.
 #define ON_CUDA(dtype, ...) on_cuda(TSR_TENSOR(take_address(), dtype, __VA_ARGS__))
 
 static inline void decode(tsr_context *ctx, tsr_dtype dtype, int64_t heads_q, int64_t heads_kv,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pack of kernels that no compiler made, on the fake driver: what calls ask of the driver, without GPU and compiler.
-// For one test program, which includes it.
+// A pack of kernels that no compiler made, on the fake driver: it shows what calls request from the driver, without a
+// GPU or a compiler. One test program includes this file.
 #ifndef KERNEL_PACK_CASE_H
 #define KERNEL_PACK_CASE_H
 
@@ -12,7 +12,7 @@
 
 static char folder[] = "/tmp/tsr_pack_XXXXXX";
 
-// Every kernel that the operations list for some architectures, or the standard set.
+// Writes every kernel that the operations list for the given architectures, or only the standard set.
 static inline void write_pack(const int *archs, int num_archs, bool has_rare) {
     enum { MOST = 4000 };
     static unsigned char *data[MOST];
@@ -45,7 +45,7 @@ static inline void write_pack(const int *archs, int num_archs, bool has_rare) {
 static inline int setup_pack_for(const int *archs, int num_archs, bool has_rare) {
     if (mkdtemp(folder) == NULL) return -1;
     setenv("TSR_CACHE_DIR", folder, 1);
-    setenv("TSR_LIBNVRTC", "/nowhere/libnvrtc.so", 1); // the pack must do
+    setenv("TSR_LIBNVRTC", "/nowhere/libnvrtc.so", 1); // only the pack may serve
     write_pack(archs, num_archs, has_rare);
     tsri_cuda_driver_replace(&driver);
     return 0;
@@ -75,7 +75,7 @@ static inline tsr_context *cuda_context(void) {
     return ctx;
 }
 
-// Counts from here on, and has the context make its maps anew.
+// Resets the counts and clears the context's maps, so that it builds them again.
 static inline void count_anew(const tsr_context *ctx) {
     struct tsri_cuda_memo *memo = tsri_context_queue(ctx)->memo;
     memset(memo->maps, 0, sizeof memo->maps);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a choice changes: products either side of a boundary.
+// Boundaries of a choice: products on both sides of each.
 #ifndef MATMUL_BOUNDARIES_H
 #define MATMUL_BOUNDARIES_H
 
@@ -9,14 +9,14 @@
 #include <string.h>
 
 enum side { M, N, K };
-enum layout { ROWS, COLUMNS }; // of b, contiguous
+enum layout { ROWS, COLUMNS }; // of b, which is contiguous
 
-// What serves a product, and what serves it where one of its sides is one less.
+// The variant that serves a product, and the one that serves it if `side` is one less.
 struct boundary {
     int64_t m, n, k;
     enum side side;
     const char *below, *from;
-    int64_t row; // from row to row of b, or 0: contiguous
+    int64_t row; // elements between rows of b; 0: contiguous
 };
 
 static inline const char *choice_in(struct machine machine, tsr_dtype dtype, enum layout layout,

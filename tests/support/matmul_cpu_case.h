@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of contiguous matrices, for what is planned and chosen on the CPU without running it.
+// Products of contiguous matrices, to test plans and choices on the CPU without running them.
 #ifndef MATMUL_CPU_CASE_H
 #define MATMUL_CPU_CASE_H
 
@@ -22,11 +22,11 @@ struct machine {
     int num_threads;
     bool has_tiles;
     int64_t l2_bytes;
-    bool is_amd; // with fast dot products of bf16
+    bool is_amd; // has fast bf16 dot products
     uint32_t flags;
 };
 
-// Of one thread where no number says otherwise; `large` have 2 MiB of second-level cache.
+// One thread unless the name gives another number. `large` machines have 2 MiB of L2 cache.
 static const struct machine avx2 = {TSR_ISA_AVX2, 1, false, 512 << 10},
                             avx2_2 = {TSR_ISA_AVX2, 2, false, 512 << 10},
                             avx2_16 = {TSR_ISA_AVX2, 16, false, 2 << 20},
@@ -52,7 +52,7 @@ static inline const char *choice_of(const struct matmul_problem *p, struct machi
     return matmul_prefer(p, &limits);
 }
 
-// is_transposed: columns of b are contiguous.
+// is_transposed: b's columns are contiguous.
 static inline const char *choice(struct machine machine, tsr_dtype dtype, bool is_transposed,
                                  int64_t m, int64_t n, int64_t k) {
     struct matmul_problem p = product_of(dtype, m, n, k);

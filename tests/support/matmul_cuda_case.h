@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A product and a card for the tests of matmul's kernels that need no GPU. For one test program, which includes it.
+// A product and a card for the tests of matmul's kernels that need no GPU. One test program includes this file.
 #ifndef MATMUL_CUDA_CASE_H
 #define MATMUL_CUDA_CASE_H
 
@@ -12,7 +12,7 @@ static const struct tsri_limits hopper = {.device = {TSR_CUDA, 0},
                                           .num_sms = 132,
                                           .shared_bytes_per_block = MATMUL_WGMMA_SHARED_BYTES};
 
-// a (m, k), b (n, k) as weights lie, c (m, n).
+// a is (m, k); b is (n, k), as weights are stored; c is (m, n).
 static inline struct matmul_problem product_of(tsr_dtype a, tsr_dtype b, tsr_dtype c, int64_t m,
                                                int64_t n, int64_t k) {
     char *data = (char *)memory;

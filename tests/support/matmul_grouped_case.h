@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of grouped matmul share: sizes, the first row of each group, and room for a and b of any dtype. For one
-// test program, which includes it.
+// Shared by the tests of grouped matmul: sizes, the first row of each group, and storage for a and b of any dtype. One
+// test program includes this file.
 #ifndef MATMUL_GROUPED_CASE_H
 #define MATMUL_GROUPED_CASE_H
 

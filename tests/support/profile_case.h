@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of recordings share: a call, and the records that were seen. For one test program, which includes it.
+// Shared by the tests of profiling: a call, and the records that were received. One test program includes this file.
 #ifndef PROFILE_CASE_H
 #define PROFILE_CASE_H
 

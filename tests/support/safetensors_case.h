@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// safetensors files in memory and in a folder of the test's own.
+// safetensors files in memory and in a temporary folder.
 #ifndef SAFETENSORS_CASE_H
 #define SAFETENSORS_CASE_H
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of the self-attention module share: a context, and a call in f32 without biases and RoPE. For one test
-// program, which includes it.
+// Shared by the tests of the self-attention module: a context, and a call in f32 without biases and RoPE. One test
+// program includes this file.
 #ifndef SELF_ATTENTION_CASE_H
 #define SELF_ATTENTION_CASE_H
 

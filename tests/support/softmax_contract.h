@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A valid call of softmax whose one thing or other tests bend, and what a refusal must be: a status, a
-// sentence, nothing written, and a context that serves the next call.
+// A valid call of softmax that tests modify, and the checks of a refusal: a status, a sentence, nothing written, and a
+// context that still serves the next call.
 #ifndef SOFTMAX_CONTRACT_H
 #define SOFTMAX_CONTRACT_H
 
@@ -13,7 +13,7 @@ enum { ROWS = 6, COLS = 10, STRIDE = 24, NUMEL = ROWS * STRIDE };
 struct fixture {
     tsr_context *ctx;
     float x[NUMEL], x_before[NUMEL], y[NUMEL];
-    tsr_softmax_forward_args args; // a valid call; tests bend one thing
+    tsr_softmax_forward_args args; // a valid call; each test changes one thing
 };
 
 static inline tsr_tensor rows_of(void *data, tsr_dtype dtype, int64_t stride) {
@@ -41,7 +41,7 @@ static inline int teardown(void **state) {
     return 0;
 }
 
-// y, with a row stride, is the softmax of x, the fixture's untouched input.
+// Checks that y, with a row stride, is the softmax of x, the fixture's unchanged input.
 static inline void check_rows(const struct fixture *f, const float *y, int64_t stride) {
     for (int r = 0; r < ROWS; r++) {
         double sum = 0;
@@ -55,13 +55,13 @@ static inline void check_rows(const struct fixture *f, const float *y, int64_t s
     }
 }
 
-// Outputs and inputs are as they were.
+// Checks that outputs and inputs are unchanged.
 static inline void check_untouched(const struct fixture *f) {
     assert_true(test_all_bytes_are(f->y, 0xff, sizeof f->y));
     assert_memory_equal(f->x, f->x_before, sizeof f->x);
 }
 
-// The call and its prepare fail alike, write nothing, and the context serves the next valid call.
+// Checks that the call and its prepare fail alike and write nothing, and that the context serves the next valid call.
 static inline void refuse(const char *file, int line, struct fixture *f,
                           const tsr_softmax_forward_args *args, tsr_status status,
                           const char *const *words) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of the thread team share: a job, threads that call often, a team that is counted. For one test program,
-// which includes it.
+// Shared by the tests of the thread team: a job, threads that call often, and a count of the team's threads. One test
+// program includes this file.
 #ifndef TEAM_CASE_H
 #define TEAM_CASE_H
 
@@ -16,14 +16,14 @@
 enum {
     ROWS = 32,
     COLS = 1024,
-    MAX_THREADS = 64, // of one team
+    MAX_THREADS = 64, // per team
 };
 
-static struct softmax_job job; // x and expected are shared, y is each caller's own
+static struct softmax_job job; // callers share x and expected; each has its own y
 
 static inline int setup(void **state) {
     (void)state;
-    alarm(600); // a lost wake-up or a deadlock ends here
+    alarm(600); // ends the test after a lost wake-up or a deadlock
     softmax_job_create(&job, ROWS, COLS);
     return 0;
 }
@@ -52,7 +52,7 @@ static inline void *call_often(void *arg) {
     tsr_context *ctx = NULL;
     own.y = malloc(ROWS * COLS * sizeof(float));
     atomic_fetch_sub(caller->start, 1);
-    while (atomic_load(caller->start) > 0) sched_yield(); // all at once
+    while (atomic_load(caller->start) > 0) sched_yield(); // so that all start at once
     for (int i = 0; i < caller->num_calls; i++) {
         const tsr_context_options options = TSR_CONTEXT_OPTIONS(.num_threads = caller->num_threads);
         if (ctx == NULL && tsr_context_create(&options, &ctx) != TSR_OK) ctx = NULL;
@@ -80,7 +80,7 @@ static inline void count_run(void *arg, int thread) {
     if (!count->is_nested) return;
     struct count inner = {.is_nested = false};
     tsri_team_run(3, 0, count_run, &inner);
-    for (int i = 0; i < 3; i++) // counted, for cmocka's assertions belong to the main thread
+    for (int i = 0; i < 3; i++) // counted, because only the main thread may use cmocka's assertions
         if (atomic_load(&inner.runs[i]) != 1) atomic_fetch_add(&count->runs[thread], 100);
 }
 

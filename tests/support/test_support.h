@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the C tests share: cmocka with what it needs first, random numbers, bytes, guarded memory
-// and assertions on a status and its sentence. Each tests/test_<topic>.c is one program.
+// Shared by the C tests: cmocka with the headers it needs, random numbers, bytes, guarded memory, and assertions on a
+// status and its sentence. Each tests/<folder>/test_<topic>.c is one program.
 #ifndef TEST_SUPPORT_H
 #define TEST_SUPPORT_H
 
 // clang-format off
-#include <setjmp.h> // cmocka.h needs these four before it
+#include <setjmp.h> // cmocka.h needs these four first
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -19,8 +19,8 @@
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
-// Sanitizers that change what a test can do. TSan multiplies the time of everything by ten or so,
-// ASan by five: loops that only add repetitions shrink by it. Both know nothing of threads that fork left behind.
+// Sanitizers that change what a test can do. TSan makes everything about ten times slower and ASan five times, so loops
+// that only add repetitions run fewer of them. Neither knows the threads that fork left behind.
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
 #define TEST_HAS_TSAN 1
@@ -43,8 +43,8 @@
 #endif
 #define TEST_IS_SLOW (TEST_HAS_TSAN || TEST_HAS_ASAN)
 
-// Instruction sets that a test goes through: under TSan the best alone, for they differ in arithmetic, not in threads
-// (but for attention's packing: test_attention_runs).
+// The instruction sets that a test tries. Under TSan this is only the best one, because the sets differ in arithmetic
+// and not in threads (except attention's packing: test_attention_runs).
 static inline bool test_has_isa(int isa) {
     bool is_best = true;
     for (int better = isa + 1; better < TSR_ISA_COUNT; better++)
@@ -52,7 +52,7 @@ static inline bool test_has_isa(int isa) {
     return tsr_isa_is_supported((tsr_isa)isa) && (is_best || !TEST_HAS_TSAN);
 }
 
-// A number that the environment gives, TESSERA_TEST_CASES or TESSERA_TEST_SEED, or the usual one.
+// A number from the environment (TESSERA_TEST_CASES or TESSERA_TEST_SEED), or the default.
 static inline uint64_t test_number(const char *variable, uint64_t usual) {
     const char *text = getenv(variable);
     return text != NULL ? strtoull(text, NULL, 0) : usual;
@@ -77,7 +77,7 @@ static inline bool test_all_bytes_are(const void *data, int byte, size_t bytes) 
     return true;
 }
 
-// A call came to this status, and its sentence holds every one of the given words (NULL ends them).
+// Checks that a call returned this status and that its sentence contains each of the given words (NULL ends them).
 static inline void test_status(const char *file, int line, tsr_status got, tsr_status expected,
                                const char *const *words) {
     if (got != expected) {
@@ -95,7 +95,7 @@ static inline void test_status(const char *file, int line, tsr_status got, tsr_s
     test_status(__FILE__, __LINE__, (got), (expected), (const char *const[]){__VA_ARGS__, NULL})
 #define assert_ok(call) test_status(__FILE__, __LINE__, (call), TSR_OK, (const char *const[]){NULL})
 
-// Equal numbers. To cmocka's assert_float_equal NaN and infinity are equal to everything.
+// Checks that two numbers are equal. cmocka's assert_float_equal accepts anything for NaN and infinity.
 static inline void test_same_number(const char *file, int line, double got, double expected) {
     if (got == expected) return;
     print_error("got %.9g, expected %.9g\n", got, expected);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A case of any operation with tensors, filled, and a copy of every byte, for tests that walk the
-// tool's descriptions. Header only: where the tool is not built, nothing of it is.
+// A case of any operation with filled tensors and a copy of every byte, for tests that go through the tool's
+// descriptions. It is header-only, so that nothing of it is built without the tool.
 #ifndef TOOL_CASE_H
 #define TOOL_CASE_H
 
@@ -11,7 +11,7 @@
 
 struct tool_case {
     struct tensors tensors;
-    void *before[SPEC_MAX_SLOTS]; // every byte of the buffers, guards and gaps too
+    void *before[SPEC_MAX_SLOTS]; // every byte of the buffers, including guards and gaps
 };
 
 static inline bool tool_is_output(const struct op_case *c, int s) {
@@ -65,7 +65,7 @@ static inline bool tool_case_is_unchanged(const struct tool_case *tc) {
     return true;
 }
 
-// Runs the case's call on another set of views of its tensors.
+// Runs the case's call with another set of views of its tensors.
 static inline tsr_status tool_call(tsr_context *ctx, const struct op_case *c, const char *variant) {
     return c->spec->call(ctx, c, variant, NULL, 0, NULL);
 }
