@@ -92,7 +92,7 @@ def test_only_what_differs_is_shown_and_the_limit_is_an_option(write):
     old, new = write("a.json", result(), result(128)), write("b.json", result(), result(128, 1.2))
     assert verdicts(run("compare", old, new, code=1)) == {"128": "slower"}
     text = run("compare", "--slower", "1.3", old, new, code=0)
-    assert verdicts(text) == {} and "geometric mean is 1.095 of before; 0 only before, 0 only now." in text
+    assert verdicts(text) == {} and "geometric mean of now / before is 1.095; 0 only before, 0 only now." in text
 
 
 def test_rows_meet_by_what_was_measured(write):

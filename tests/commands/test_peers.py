@@ -148,7 +148,7 @@ def test_onednn_in_two_dtypes_and_what_it_has_not(tmp_path):
     results, said = bench(*MATMUL, "--dtype", "f32,bf16,f16", "--peer", "onednn", TESSERA_ONEDNN=library)
     assert [(r["dtype"], r["peer"], r["variant"]) for r in results if r["peer"]] == [
         ("f32", "onednn", "dnnl_sgemm"), ("bf16", "onednn", "dnnl_gemm_bf16bf16f32")]
-    assert said == ["tessera: peer onednn left out: onednn has no product of f16"]
+    assert said == ["tessera: peer onednn left out: onednn has no matmul of f16"]
     for extra, word in ((["--activation", "gelu"], "activation"), (["--bias"], "bias"), (["--batch", "2"], "batch")):
         results, said = bench(*MATMUL, *extra, "--peer", "onednn", TESSERA_ONEDNN=library)
         assert peers_of(results) == [None] and len(said) == 1 and word in said[0]
@@ -247,5 +247,5 @@ def test_the_table_shows_ours_beside_the_peer(tmp_path):
                           timeout=120, env={**os.environ, **environment}, check=True)
     header, _, ours, theirs = [[cell.strip() for cell in line.split("|")] for line in done.stdout.splitlines()[:4]]
     at = header.index("peer / ours")
-    assert header[at - 1] == "ours beside, ms" and ours[at] == "-" and theirs[at] == "4.00x"
+    assert header[at - 1] == "ours, ms" and ours[at] == "-" and theirs[at] == "4.00x"
     assert "torch: somehow" in theirs

@@ -123,7 +123,7 @@ def test_a_case_without_memory_is_named_with_its_bytes(rows, address_space):
                           preexec_fn=limit)
     assert done.returncode == 4, done.stderr
     assert ", 0 failed, 1 not run\nCOULD NOT RUN: memory was short\n" in done.stdout and "FAIL" not in done.stdout
-    assert done.stderr.startswith("tessera verify: 1 could not be run: softmax_forward ")
+    assert done.stderr.startswith("tessera verify: 1 of the cases could not run: softmax_forward ")
     line = next(line for line in done.stdout.splitlines() if line.startswith("NOT RUN (1): "))
     assert f"softmax_forward rows={rows} cols={rows}, variant reference, f32" in line
     assert line.endswith(f": no memory for the {24 * rows * rows} bytes that the reference needs")

@@ -40,7 +40,7 @@ WRONG = [
     (["compare", "a.json", "b.json", "c.json"], 2, "3 files given, expected two"),
     (["compare", "none.json", "none.json"], 4, "cannot read 'none.json': No such file"),
     (["history"], 2, "expected add, list, show, check or remove"),
-    (["history", "list", "--file", "none"], 4, "there is no 'none' yet, 'tessera history add' makes it"),
+    (["history", "list", "--file", "none"], 4, "'none' does not exist yet, 'tessera history add' makes it"),
     (["memory", "softmax", "--out", "none/file"], 2, "--out is 'none/file', which cannot be written: No such file"),
     (["profile"], 2, "no operation and no workload given"),
     (["profile", "softmax", "--output", "none/file"], 2, "which cannot be written"),

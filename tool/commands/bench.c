@@ -40,7 +40,8 @@ static const struct command_help help = {
         "$TESSERA_OPENBLAS, $TESSERA_BLIS, $TESSERA_ONEDNN name the files of these libraries,\n"
         "$TESSERA_LIBRARY the libtessera.so that runs in torch's process.\n"
         "On a GPU torch.compile is one of torch's contenders, unless $TESSERA_TORCH_COMPILE=0.\n"
-        "The column 'ours beside' is then the device's time, and so is 'peer / ours'.\n"
+        "The column 'ours' is then the device's time, and 'peer / ours' compares it with the "
+        "peer's.\n"
         "Ctrl-C ends a bench after the current case, and it writes the results so far; a second "
         "Ctrl-C ends it at once.",
     .examples =

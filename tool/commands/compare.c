@@ -233,7 +233,7 @@ static int compare_all(struct compare *compare) {
     char *text = NULL;
     size_t bytes;
     compare->out = path != NULL ? heap_stream(&text, &bytes) : stdout;
-    fputs("| operation | case | dtype | choice | us | variant | of the choice | from | to | pairs "
+    fputs("| operation | case | dtype | choice | us | variant | ratio | low | high | pairs "
           "|\n|---|---|---|---|--:|---|--:|--:|--:|--:|\n",
           compare->out);
     progress_start(&compare->walk.progress, "compare", compare->walk.num_cases);

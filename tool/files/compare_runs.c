@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera compare A B: which cases of two runs became slower, faster or wrong, beyond what their samples scatter. Rows meet
-// by what was measured; the variant may differ where each side has one row left, for the library's choice may have changed.
+// tessera compare A B: which cases of two runs became slower, faster or wrong, beyond the scatter of their samples. Rows are
+// matched by what was measured. Their variants may differ if each side has one row left, because the library's choice may
+// have changed.
 #define _GNU_SOURCE
 #include "files/compare_runs.h"
 
@@ -14,9 +15,9 @@
 #include "system/files.h"
 #include "system/heap.h"
 
-// ---- Which rows meet ----------------------------------------------------------------------------
+// ---- Matching rows ------------------------------------------------------------------------------
 
-// Rows of one case beside each other, by variant, else as they stand.
+// Sorts by case, then by variant, then by position.
 static int by_case(const void *a, const void *b) {
     const struct run_row *const *x = a, *const *y = b;
     int order = strcmp((*x)->key, (*y)->key);
@@ -28,20 +29,20 @@ static const struct run_row **sort(const struct run *run) {
     const struct run_row **rows = heap_get((size_t)run->count + 1, sizeof *rows);
     for (int i = 0; i < run->count; i++) rows[i] = &run->rows[i];
     qsort(rows, (size_t)run->count, sizeof *rows, by_case);
-    return rows; // NULL behind the last
+    return rows; // ends with NULL
 }
 
 static bool has_key(const struct run_row *row, const char *key) {
     return row != NULL && strcmp(row->key, key) == 0;
 }
 
-// partner[i] is the old row of the new row i, or -1. Files may have any number of rows: both runs are walked once, sorted.
+// partner[i] is the old row of the new row i, or -1. Files may have many rows, so this sorts both runs and walks them once.
 static void match(const struct run *old, const struct run *new, int *partner) {
     const struct run_row **old_rows = sort(old), **new_rows = sort(new);
     const struct run_row **before = old_rows, **now = new_rows;
     while (*now != NULL) {
         const char *key = (*now)->key;
-        const struct run_row *left = NULL; // of the old rows, and a new one, that no other has met
+        const struct run_row *left = NULL; // the last old row without a partner
         int num_left = 0, num_alone = 0, alone = -1;
         while (*before != NULL && strcmp((*before)->key, key) < 0) before++;
         for (;;) {
@@ -128,7 +129,7 @@ int compare_runs_write(FILE *out, const struct run *old, const struct run *new, 
                 both, verdicts[RUN_SLOWER], verdicts[RUN_WRONG], verdicts[RUN_FASTER],
                 verdicts[RUN_SAME], verdicts[RUN_NOISY]);
     if (timed > 0)
-        fprintf(out, "the times' geometric mean is %.3f of before; ", exp(logarithms / timed));
+        fprintf(out, "geometric mean of now / before is %.3f; ", exp(logarithms / timed));
     if (is_begun) fprintf(out, "%d only before, %d only now", old->count - both, new->count - both);
     if (num_new_wrong > 0) fprintf(out, ", %d of them wrong", num_new_wrong);
     if (is_begun) fputs(".\n", out);
@@ -139,8 +140,8 @@ int compare_runs_write(FILE *out, const struct run *old, const struct run *new, 
 
 // ---- The command --------------------------------------------------------------------------------
 
-// The first operand decides, the first word that is no option's value: a name of operations is none of a file, whatever
-// lies in this folder (./softmax is a path).
+// The first operand decides, that is the first word that is no option and no option's value. The name of an operation is
+// never a file, even if a file of this name exists (./softmax is a path).
 bool compare_runs_asked(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         const char *word = argv[i];
@@ -181,12 +182,11 @@ int compare_runs(int argc, char **argv, const struct command_help *help) {
     double limit = 1.05;
     struct text_list operands = {0};
     const struct option_spec options[] = {
-        {"slower", 0, "R", "the ratio from which a case counts as slower (1.05)", OPTION_REAL,
-         &limit, NULL, 1, 100},
-        {"all", 0, NULL, "show every case, not those alone that differ", OPTION_FLAG, &has_all,
-         NULL, 0, 0},
-        {"out", 0, "FILE", "write the table there instead of to standard output", OPTION_TEXT,
-         &path, NULL, 0, 0},
+        {"slower", 0, "R", "a case counts as slower above this ratio of the medians (1.05)",
+         OPTION_REAL, &limit, NULL, 1, 100},
+        {"all", 0, NULL, "show every case, not only those that differ", OPTION_FLAG, &has_all, NULL,
+         0, 0},
+        {"out", 0, "FILE", "output file (standard output)", OPTION_TEXT, &path, NULL, 0, 0},
         {0},
     };
     int code = options_parse(help, options, argc, argv, &operands);
@@ -195,7 +195,7 @@ int compare_runs(int argc, char **argv, const struct command_help *help) {
         return usage_error("compare",
                            "%d file%s given, expected two: the run before and the run now",
                            operands.count, operands.count == 1 ? "" : "s");
-    // All is judged before the file is touched, which may be one of the two.
+    // The comparison ends before the output file is written, because that may be one of the two runs.
     char *text = NULL;
     size_t bytes;
     FILE *out = heap_stream(&text, &bytes);

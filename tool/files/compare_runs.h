@@ -12,7 +12,7 @@
 bool compare_runs_asked(int argc, char **argv);
 int compare_runs(int argc, char **argv, const struct command_help *help);
 
-// The table of two runs into out: what changed, or everything with has_all; then what it comes to. Returns the exit code.
+// Writes the table of two runs (only changes, or everything with has_all) and a summary. Returns the exit code.
 int compare_runs_write(FILE *out, const struct run *old, const struct run *new, double limit,
                        bool has_all);
 

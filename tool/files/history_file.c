@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file of a history, which may come from others, and statements on it.
+// The file of a history, which may come from anybody, and SQL statements on it.
 #define _GNU_SOURCE
 #include "files/history_store.h"
 
@@ -86,8 +86,8 @@ static int count_steps(void *user) {
     return history->steps_left <= 0;
 }
 
-// What a file holds decides neither what is run nor for how long: no code of its schema, no sizes beyond those of histories,
-// no walk without an end over pages that lie in each other.
+// Limits what the content of a file can cause: no code of its schema runs, sizes beyond those of histories are refused, and
+// no statement runs forever over pages that contain each other.
 static bool distrust(struct history *history, const char *path) {
     static const int limits[][2] = {
         {SQLITE_LIMIT_LENGTH, 1 << 20},     {SQLITE_LIMIT_SQL_LENGTH, 1 << 16},
@@ -122,7 +122,7 @@ static bool distrust(struct history *history, const char *path) {
                                     "PRAGMA mmap_size = 0");
 }
 
-// All that a schema says, in one text. NULL after an error.
+// The whole schema in one text. NULL after an error.
 static char *schema_text(struct history *history) {
     char *text = NULL;
     size_t bytes;
@@ -140,8 +140,8 @@ static char *schema_text(struct history *history) {
     return NULL;
 }
 
-// Tables and index to the letter, and nothing beside them: no view, trigger, virtual table or column that is computed. Each
-// page has one place.
+// The schema must have exactly a history's tables and index, and no view, trigger, virtual table or computed column. The
+// integrity check must find every page in one place.
 static bool is_a_history(struct history *history, const char *path, char *error,
                          size_t error_bytes) {
     struct history model = {.steps_left = STEPS_AT_LEAST};
@@ -186,8 +186,8 @@ static bool is_ready(struct history *history, bool can_create, const char *path,
            fail(history, path, error, error_bytes);
 }
 
-// A journal that a writer left is played back, and may name a "super-journal", a file of any name that is then removed. No
-// history has one: it never writes to two files at once.
+// SQLite plays back a journal that a writer left. The journal may name a "super-journal", any file, which SQLite then
+// removes. A history never has one, because it never writes to two files at once.
 static bool names_another_file(const char *name) {
     static const unsigned char magic[] = {0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7};
     char journal[PATH_MAX + 16];
@@ -208,18 +208,19 @@ struct history *history_open(const char *path, bool can_create, char *error, siz
     history->steps_left = STEPS_AT_LEAST;
     int flags = SQLITE_OPEN_READWRITE | (can_create ? SQLITE_OPEN_CREATE : 0);
     if (!can_create && access(path, F_OK) != 0 && errno == ENOENT) {
-        snprintf(error, error_bytes, "there is no '%s' yet, 'tessera history add' makes it", path);
+        snprintf(error, error_bytes, "'%s' does not exist yet, 'tessera history add' makes it",
+                 path);
         history_close(history);
         return NULL;
     }
-    // What comes from a pipe would be waited for.
+    // A pipe would make this wait.
     if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
         snprintf(error, error_bytes, "'%s' is no regular file", path);
         history_close(history);
         return NULL;
     }
-    // SQLite gives some names another meaning, ":memory:" and "file:...": with a folder they are names. Of a link it takes the
-    // journal beside the file that is meant.
+    // To SQLite the names ":memory:" and "file:..." have a special meaning, but not with a folder before them. For a link,
+    // the journal lies beside its target, so this opens the target.
     char *real = realpath(path, NULL);
     if (real != NULL)
         snprintf(name, sizeof name, "%s", real);
@@ -227,7 +228,7 @@ struct history *history_open(const char *path, bool can_create, char *error, siz
         snprintf(name, sizeof name, "%s%s", *path == '/' ? "" : "./", path);
     free(real);
     if (names_another_file(name)) {
-        snprintf(error, error_bytes, "'%s-journal' names another file, which no history's does",
+        snprintf(error, error_bytes, "'%s-journal' names another file, expected a plain journal",
                  path);
         history_close(history);
         return NULL;

@@ -66,7 +66,7 @@ static int64_t add_run(struct history *history, const struct run *run) {
     return add_rows(history, number, run) ? number : 0;
 }
 
-// One transaction: a run is there as a whole or not at all.
+// One transaction: a run is added as a whole or not at all.
 int64_t history_add(struct history *history, const struct run *run, bool *is_new) {
     int64_t number = 0;
     if (history_execute(history, "BEGIN IMMEDIATE")) number = find_digest(history, run->digest);
@@ -143,7 +143,7 @@ bool history_get(struct history *history, int64_t number, struct run *run) {
     return read_rows(history, query, run);
 }
 
-// ---- The runs before ----------------------------------------------------------------------------
+// ---- The earlier runs ---------------------------------------------------------------------------
 
 static bool execute_with(struct history *history, const char *sql, int64_t first, int64_t second) {
     sqlite3_stmt *query = history_prepare(history, sql);
@@ -157,12 +157,12 @@ static bool execute_with(struct history *history, const char *sql, int64_t first
 static const char earlier_runs[] =
     "CREATE TEMP TABLE earlier AS SELECT a.id AS id FROM runs a, runs b WHERE b.id = ?1 AND "
     "a.id < b.id AND a.cpu = b.cpu AND a.gpu = b.gpu";
-// Rows of the run and of the earlier ones, each with how many of its run are of its case.
+// Rows of the run and of the earlier ones, each with the number of rows that its run has for its case.
 static const char counted_rows[] =
     "CREATE TEMP TABLE counted AS SELECT *, count(*) OVER (PARTITION BY run, key) AS number_of_key "
     "FROM results WHERE run = ?1 OR run IN (SELECT id FROM earlier)";
-// To each row of the run the rows of the earlier ones: of its variant, or of another where both runs have one row of the
-// case, for the library's choice may have changed. Throttled samples are no measure of what was.
+// For each row of the run, the matching rows of the earlier runs: those of its variant, or of another variant if both runs
+// have one row of the case, because the library's choice may have changed. Throttled rows are left out.
 static const char met_rows[] =
     "CREATE TEMP TABLE met AS WITH now AS (SELECT DISTINCT key, label, variant, number_of_key FROM "
     "counted WHERE run = ?1) "
@@ -173,7 +173,7 @@ static const char met_rows[] =
     "FROM now JOIN counted old ON old.key = now.key AND (old.variant = now.variant OR "
     "(old.number_of_key = 1 AND now.number_of_key = 1)) "
     "WHERE old.run < ?1 AND old.ms IS NOT NULL AND NOT old.throttled) WHERE age <= ?2";
-// And the cases that the run lacks.
+// The summary of those rows, and the cases that the run lacks.
 static const char base_rows[] =
     "SELECT key, label, coalesce(max(CASE WHEN variant = now_variant THEN variant END), "
     "max(variant)), avg(CASE WHEN 2 * place IN (number, number + 1, number + 2) THEN ms END), "

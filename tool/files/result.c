@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Results as markdown, CSV, JSON and JSON lines. What does not apply is null, an empty field,
-// or "-".
+// Results as markdown, CSV, JSON and JSON lines. A value that does not apply is null, an empty
+// field, or "-".
 #define _GNU_SOURCE
 #include "files/result.h"
 
@@ -83,7 +83,7 @@ static json_t *whole(double value) {
 
 static json_t *text(const char *value) {
     json_t *string = value != NULL && *value != '\0' ? json_string(value) : NULL;
-    return string != NULL ? string : json_null(); // also where it is no UTF-8
+    return string != NULL ? string : json_null(); // NULL for text that is not UTF-8, too
 }
 
 static json_t *param_json(const struct param_spec *param, double value) {
@@ -201,7 +201,7 @@ static void write_json(FILE *out, json_t *document, size_t flags) {
     json_decref(document);
 }
 
-// ---- CSV: one line a result, the JSON's names -------------------------------------------------
+// ---- CSV: one line per result, the JSON's names -----------------------------------------------
 
 static void csv_field(FILE *out, const json_t *value) {
     const char *string = json_string_value(value);
@@ -263,8 +263,8 @@ static void time_cell(FILE *out, double ms) {
     cell(out, ms < 0.01 ? "%.5f" : ms < 1 ? "%.4f" : ms < 100 ? "%.3f" : "%.1f", ms, 1);
 }
 
-// Two more columns where peers took part: our time beside the peer's, and how many times it is the peer's. Four more
-// for sweeps, and one where calls that share nothing stand beside.
+// With peers the table has two more columns: our time in turns with the peer, and the peer's time divided by it. Sweeps add
+// four columns, and --apart one.
 static void write_md(FILE *out, const struct result_list *list) {
     bool is_throttled = false, has_peer = false, has_device = false, has_sweep = false,
          has_apart = false;
@@ -280,7 +280,7 @@ static void write_md(FILE *out, const struct result_list *list) {
         "| of ceiling | speed-up | err/bound | peak MB | predicted MB | cache |\n"
         "|---|---|---|---|%s%s--:|--:|--:|%s%s--:|--:|--:|--:|--:|--:|--:|---|\n",
         has_sweep ? "over | threads | times | efficiency | " : "", has_apart ? "apart | " : "",
-        has_device ? "device ms | " : "", has_peer ? "ours beside, ms | peer / ours | " : "",
+        has_device ? "device ms | " : "", has_peer ? "ours, ms | peer / ours | " : "",
         has_sweep ? "---|--:|--:|--:|" : "", has_apart ? "--:|" : "", has_device ? "--:|" : "",
         has_peer ? "--:|--:|" : "");
     for (int i = 0; i < list->count; i++) {
@@ -315,8 +315,8 @@ static void write_md(FILE *out, const struct result_list *list) {
         is_throttled |= r->is_throttled;
     }
     if (is_throttled)
-        fputs("\n\\* throttled: too few samples had the full clock and the processors to "
-              "themselves; the best are shown.\n",
+        fputs("\n\\* throttled: too few samples ran at the full clock without other processes; "
+              "the best ones are shown.\n",
               out);
 }
 

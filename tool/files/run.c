@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Results read back. A file is another program's word: each field is looked at before it is used.
+// Reads results back. A file may come from any program, so each field is checked before it is used.
 #define _GNU_SOURCE
 #include "files/run.h"
 
@@ -17,7 +17,7 @@
 
 const char *const run_verdict_names[] = {"same", "faster", "noise", "slower", "WRONG"};
 
-// Of the UTF-8 character that starts there; 0 where none does.
+// The bytes of the UTF-8 character that starts at c; 0 if there is none.
 static int character_bytes(const unsigned char *c) {
     int count = *c < 0x80 ? 1 : *c < 0xc2 ? 0 : *c < 0xe0 ? 2 : *c < 0xf0 ? 3 : *c < 0xf5 ? 4 : 0;
     for (int i = 1; i < count; i++)
@@ -67,7 +67,7 @@ static char *make_key(const json_t *result) {
     return text;
 }
 
-// Parameters that say nothing (0, -1, false, none) are left out.
+// Leaves out parameters with the values 0, -1, false and none.
 static char *make_label(const json_t *result) {
     char *label = NULL;
     size_t bytes = 0;
@@ -93,7 +93,7 @@ static char *make_label(const json_t *result) {
     return run_clean(label);
 }
 
-// On a device by its own clock: the spread of the calls is taken for that of the device.
+// For a device the times are those of its own clock, with the relative spread of the calls.
 static void read_times(const json_t *result, struct run_row *row) {
     double graph = number_of(result, "graph_ms"), median = number_of(result, "median_ms");
     double scale = isfinite(graph) && median > 0 ? graph / median : 1;
@@ -120,7 +120,7 @@ static void read_rows(const json_t *results, struct run *run) {
 
 // ---- Files --------------------------------------------------------------------------------------
 
-// FNV-1a of the whole document: the same file is not put into a history twice.
+// FNV-1a of the whole document, so that a history takes the same file only once.
 static char *make_digest(const json_t *document) {
     char *text = json_dumps(document, JSON_COMPACT | JSON_SORT_KEYS), digest[20];
     uint64_t hash = 14695981039346656037u;
@@ -145,7 +145,7 @@ int run_read(const char *command, const char *path, struct run *run) {
     bool is_folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
     int length = snprintf(inner, sizeof inner, "%s%s", path, is_folder ? "/results.json" : "");
     bool is_whole = length < (int)sizeof inner;
-    // A pipe may be given by its name; one in a folder is none of ours, and would be waited for.
+    // The user may name a pipe, but a pipe in a folder would make this wait.
     if (is_folder && is_whole && stat(inner, &info) == 0 && !S_ISREG(info.st_mode))
         return refuse(command, inner, "it is no regular file");
     FILE *file = is_whole ? fopen(inner, "re") : NULL;
@@ -196,14 +196,14 @@ void run_free(struct run *run) {
 // ---- Judging ------------------------------------------------------------------------------------
 
 enum run_verdict run_judge(const struct run_row *old, const struct run_row *new, double limit) {
-    // JSON has no infinity: an error that has no bound is null, and what failed its proof was not timed.
+    // JSON has no infinity: an infinite error is null. A result that failed verification has no time.
     bool is_proof_lost = !isfinite(new->err_over_bound) && isfinite(old->err_over_bound);
     if (new->err_over_bound > 1 || is_proof_lost || !isfinite(new->ms)) return RUN_WRONG;
     double ratio = new->ms / old->ms;
     bool is_slower = ratio > limit, is_faster = ratio < 1 / limit;
-    if (!is_slower && !is_faster) return RUN_SAME; // also where the old time is not known
+    if (!is_slower && !is_faster) return RUN_SAME; // also if the old time is unknown
     if (old->is_throttled || new->is_throttled) return RUN_NOISY;
-    // fmax and fmin take the median where a percentile is not known
+    // fmax and fmin take the median if a percentile is NAN
     bool is_apart = is_slower ? fmin(new->p20_ms, new->ms) > fmax(old->p80_ms, old->ms)
                               : fmax(new->p80_ms, new->ms) < fmin(old->p20_ms, old->ms);
     if (!is_apart) return RUN_NOISY;

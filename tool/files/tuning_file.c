@@ -17,18 +17,19 @@
 #include "system/signals.h"
 
 static const char first_line[] = "tessera-tuning 1\n";
-enum { MAX_FILE = 1 << 20 }; // readers take no more
+enum { MAX_FILE = 1 << 20 }; // the largest file that the library reads
 
 static const char not_ours[] = "is no tuning file";
 
-// what: that, or the system's words.
+// what: not_ours, or the system's message.
 static bool fail(char *error, size_t error_bytes, const char *path, const char *what) {
     snprintf(error, error_bytes, "'%s' %s%s", path,
              what == not_ours ? "" : "cannot be changed: ", what);
     return false;
 }
 
-// All of it: "" where there is none. NULL with a word on what is wrong; a file of another program is not ours to change.
+// The file's text; "" if there is no file. NULL, with the reason in *wrong, if it cannot be read or belongs to another
+// program.
 static char *read_text(const char *path, const char **wrong) {
     struct stat info;
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -41,13 +42,13 @@ static char *read_text(const char *path, const char **wrong) {
     if (text != NULL && read(file, text, (size_t)info.st_size) != info.st_size) text[0] = '?';
     close(file);
     if (text == NULL || text[0] == '\0' ||
-        strncmp(text, first_line, strlen(first_line) - 2) == 0) // of another version too
+        strncmp(text, first_line, strlen(first_line) - 2) == 0) // another version counts too
         return text;
     free(text);
     return NULL;
 }
 
-// Whether the line has the words of key, however they are spaced.
+// Whether the line starts with the words of key, with any spaces between them.
 static bool has_key(const char *line, const char *key) {
     for (;;) {
         line += strspn(line, " \t");
@@ -61,9 +62,9 @@ static bool has_key(const char *line, const char *key) {
     }
 }
 
-// What stands in the file, and what is to.
+// The file's old text, and the lines to write into it.
 struct change {
-    char *old; // is cut into lines
+    char *old; // is split into lines
     const struct tuning_line *lines;
     int count;
 };
@@ -73,7 +74,7 @@ static bool write_text(FILE *out, const void *what) {
     const struct tuning_line *lines = change->lines;
     char *old = change->old;
     int count = change->count;
-    bool is_ours = strncmp(old, first_line, strlen(first_line)) == 0; // else of another version
+    bool is_ours = strncmp(old, first_line, strlen(first_line)) == 0; // else another version
     fputs(first_line, out);
     char *next = is_ours ? old + strlen(first_line) : NULL;
     for (char *line = next; line != NULL && *line != '\0'; line = next) {
@@ -88,8 +89,7 @@ static bool write_text(FILE *out, const void *what) {
     return !ferror(out);
 }
 
-// A descriptor of the folder that holds its lock; -1 with errno. The lock goes with the descriptor, so nothing that a killed
-// writer leaves stops another.
+// Opens the folder and locks it; -1 with errno. The lock ends with the descriptor, so a killed writer never blocks another.
 static int lock_folder(const char *folder) {
     int descriptor = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     while (descriptor >= 0 && flock(descriptor, LOCK_EX) != 0 && errno == EINTR) continue;
@@ -107,7 +107,7 @@ bool tuning_file_merge(const char *path, const struct tuning_line *lines, int co
     const char *wrong;
     if (strlen(path) >= PATH_MAX) return fail(error, error_bytes, path, strerror(ENAMETOOLONG));
     if (realpath(path, target) == NULL)
-        snprintf(target, sizeof target, "%s", path); // the file behind a link
+        snprintf(target, sizeof target, "%s", path); // no file yet, so no link to follow
     file_folder(target, folder);
     file_make_folders(target);
     int lock = lock_folder(folder);
@@ -128,7 +128,7 @@ bool tuning_file_can_merge(const char *path, char *error, size_t error_bytes) {
     char *old = read_text(path, &wrong);
     if (old == NULL) return fail(error, error_bytes, path, wrong);
     free(old);
-    // Folders that are missing are made when there is something to put into them.
+    // Missing folders are made when the file is written.
     if (file_can_write(path) || errno == ENOENT) return true;
     return fail(error, error_bytes, path, strerror(errno));
 }

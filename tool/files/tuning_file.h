@@ -11,17 +11,17 @@ struct tuning_line {
     char choice[128]; // variant, block, comment; "": no row, the built-in choice
 };
 
-// Puts the lines in the place of those of the same keys, and keeps the rest: those of other machines too. Makes folders that
-// are missing. Writers wait for each other, and readers see the file before or after. False, with a sentence in error: also
-// for a file that is no tuning file.
+// Replaces the lines with the same keys and keeps all others, those of other machines too. Makes missing folders. Writers
+// wait for each other; a reader sees the file before or after the change. False, with a sentence in error, also if the file
+// is no tuning file.
 bool tuning_file_merge(const char *path, const struct tuning_line *lines, int count, char *error,
                        size_t error_bytes);
-// Whether merging would find a file that it can write, or none yet, for a look before the measuring.
+// Whether a merge could write the file or make it; to be checked before a measurement.
 bool tuning_file_can_merge(const char *path, char *error, size_t error_bytes);
-// A file of these lines alone.
+// Writes a file with only these lines.
 bool tuning_file_write(const char *path, const struct tuning_line *lines, int count, char *error,
                        size_t error_bytes);
-// Removes the file, if it is one; none is fine too.
+// Removes the file if it is a tuning file; a missing file is no error.
 bool tuning_file_clear(const char *path, char *error, size_t error_bytes);
 
 #endif

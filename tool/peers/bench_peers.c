@@ -10,9 +10,9 @@
 #include "system/options.h"
 
 const char bench_peers_help[] =
-    "torch, openblas, blis, onednn, on CUDA torch, triton: measured in turns, where installed";
+    "torch, openblas, blis, onednn; on CUDA torch, triton: measured in turns if installed";
 
-// Peers that are processes of Python; the only ones on a GPU.
+// Peers that are Python processes; on a GPU there are no others.
 static const char *const scripts[] = {"torch", "triton"};
 enum { NUM_SCRIPTS = sizeof scripts / sizeof *scripts };
 
@@ -29,7 +29,7 @@ static bool is_known(const char *name) {
     return false;
 }
 
-// Each name once. The list points into copy.
+// Splits names and drops repeated ones. The list points into copy.
 static bool split(const char *names, char *copy, size_t copy_bytes, struct text_list *list) {
     *list = (struct text_list){0};
     if (names == NULL) return true;
@@ -61,7 +61,7 @@ bool bench_peers_known(const char *names, bool is_on_cpu, char *error, size_t er
     for (int i = 0; i < list.count; i++) {
         bool is_script = script_of(list.items[i]) < NUM_SCRIPTS;
         if (is_on_cpu ? strcmp(list.items[i], "triton") != 0 : is_script) continue;
-        snprintf(error, error_bytes, "the peer %s is of %s, expected %s", list.items[i],
+        snprintf(error, error_bytes, "the peer %s is for %s, expected %s", list.items[i],
                  is_on_cpu ? "CUDA devices" : "the cpu",
                  is_on_cpu ? "torch, openblas, blis or onednn" : "torch or triton");
         return false;
@@ -69,7 +69,7 @@ bool bench_peers_known(const char *names, bool is_on_cpu, char *error, size_t er
     return true;
 }
 
-// A peer that cannot do bf16 cannot do it in the next case either.
+// Prints a sentence only once: a peer without bf16 would repeat it for every case.
 static void say_once(struct bench_peers *peers, const char *name, const char *sentence) {
     enum { MOST = sizeof peers->said / sizeof *peers->said };
     char text[sizeof *peers->said];
@@ -95,7 +95,7 @@ void bench_peers_open(struct bench_peers *peers, const char *names, int num_thre
         } else {
             struct measure_entry entry = {
                 .peer = peer_blas_open(list.items[i], num_threads, error, sizeof error)};
-            for (int k = 0; peer_blas_names[k] != NULL; k++) // results keep the name
+            for (int k = 0; peer_blas_names[k] != NULL; k++) // results keep a pointer to the name
                 if (strcmp(peer_blas_names[k], list.items[i]) == 0)
                     entry.peer_name = peer_blas_names[k];
             is_there = entry.peer != NULL;

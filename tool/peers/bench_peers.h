@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The peers of a bench: which were asked for, which there are, and their part in each case. Whatever keeps one
-// from it is said once, in one sentence on stderr.
+// The peers of a bench: which were requested, which are installed, and their part in each case. One sentence on stderr
+// says why a peer takes no part.
 #ifndef TOOL_BENCH_PEERS_H
 #define TOOL_BENCH_PEERS_H
 
@@ -14,15 +14,15 @@ struct bench_peers {
     struct measure_entry libraries[BENCH_MAX_PEERS];
     int num_libraries;
     struct peer_torch *scripts[2]; // torch, triton
-    bool is_incomplete;            // one that was asked for is not there, or failed
+    bool is_incomplete;            // a requested peer is missing or failed
     char said[32][256];
     int num_said;
 };
 
-extern const char bench_peers_help[]; // "torch, openblas, ...": what --peer takes
+extern const char bench_peers_help[]; // the help of --peer: "torch, openblas, ..."
 
-// Names with commas between, NULL for none. False, with a sentence in error, where there is no such peer, or none for the
-// CPU, or for a GPU.
+// Checks names with commas between; NULL for none. False, with a sentence in error, if there is no such peer, or none for
+// this kind of device.
 bool bench_peers_known(const char *names, bool is_on_cpu, char *error, size_t error_bytes);
 void bench_peers_open(struct bench_peers *peers, const char *names, int num_threads,
                       struct progress *progress);
@@ -31,10 +31,10 @@ void bench_peers_close(struct bench_peers *peers);
 // Adds the libraries that can compute the case to the entries of its measurement.
 int bench_peers_enter(struct bench_peers *peers, const struct op_case *c,
                       struct measure_entry *entries, int count, int most);
-// Says what kept a peer from its part. 0, or the exit code that follows.
+// Reports why a peer failed. Returns 0, or the exit code that follows.
 int bench_peers_failed(struct bench_peers *peers, const struct op_case *c, const char *name,
                        enum measure_outcome outcome, const char *sentence);
-// Adds the results of peers that are processes of their own. variant: ours, beside them.
+// Adds the results of peers that are processes. variant: the variant of ours that they are compared with.
 int bench_peers_run(struct bench_peers *peers, struct measure_session *session,
                     const struct op_case *c, const char *variant, struct result_list *results);
 

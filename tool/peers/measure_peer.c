@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Libraries among the contenders. A peer writes f32 to an output of its own, which must agree with ours
-// before anything is timed: a peer that was called with the wrong transposes is fast, too.
+// Libraries as contenders. A peer writes f32 to its own output, which must agree with ours before
+// anything is timed: a peer called with the wrong transposes would be fast, too.
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ bool peer_call(const struct op_case *c, struct contender *contender) {
     return is_done;
 }
 
-// The largest difference over the largest value. Both sum in fp32; ours is rounded to its dtype after.
+// The largest difference divided by the largest value. Both sum in fp32; ours is then rounded to its dtype.
 static double disagreement(const tsr_tensor *ours, const float *theirs,
                            double *largest_difference) {
     double largest = 0, difference = 0;
@@ -57,7 +57,7 @@ void peer_prepare(const struct op_case *c, struct contender *contender,
     }
     memset(contender->peer_out, 0xff, contender->peer_out_bytes); // NaN
     if (ours->outcome != MEASURE_OK) {
-        contender_fail(contender, MEASURE_UNSUPPORTED, "%s: nothing of ours to compare %s with",
+        contender_fail(contender, MEASURE_UNSUPPORTED, "%s: no result of ours to compare %s with",
                        c->spec->op, result->peer);
         return;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The few declarations that we need of each library are our own: no header of theirs, so that the tool
-// builds everywhere and finds out at run time what there is. To add one: a row of `known`, its name, and its call.
+// This file declares the few functions that it needs of each library, without the libraries' headers, so that the tool
+// builds everywhere and looks for them at run time. To add a library: a row of `known`, its name, and its call.
 #define _GNU_SOURCE
 #include "peers/peer_blas.h"
 
@@ -18,7 +18,7 @@ enum { CBLAS_ROW_MAJOR = 101, CBLAS_NO_TRANS = 111, CBLAS_TRANS = 112 };
 typedef void cblas_sgemm_fn(int order, int transpose_a, int transpose_b, int m, int n, int k,
                             float alpha, const float *a, int lda, const float *b, int ldb,
                             float beta, float *c, int ldc);
-// dnnl.h: row-major, transposes as 'N' and 'T', 0 is success. The second is exported, but in no header.
+// dnnl.h: row-major, transposes as 'N' and 'T', 0 is success. The bf16 function is exported, but no header has it.
 typedef int dnnl_gemm_fn(char transpose_a, char transpose_b, int64_t m, int64_t n, int64_t k,
                          float alpha, const void *a, int64_t lda, const void *b, int64_t ldb,
                          float beta, float *c, int64_t ldc);
@@ -48,7 +48,7 @@ static const struct known {
      {"libblis.so.4", "libblis.so", NULL},
      "bli_thread_set_num_threads",
      true},
-    // Its threads are OpenMP's, of whichever runtime it was linked with.
+    // Its threads are those of the OpenMP runtime that it was linked with.
     {"onednn",
      "TESSERA_ONEDNN",
      {"libdnnl.so.3", "libdnnl.so.2", "libdnnl.so", NULL},
@@ -67,9 +67,8 @@ static void say(char *error, size_t error_bytes, const char *format, ...) {
     va_end(list);
 }
 
-// While a peer's threads spin they hold the processors that ours are to be measured on; woken from sleep at
-// every call, they would be the slower for it. 1 ms serves both: calls one after the other find them awake,
-// and the pause before our turn outlasts them.
+// While a peer's threads spin they occupy the processors for our measurement; if they slept after every call, waking
+// would slow the peer down. 1 ms suits both: back-to-back calls find them awake, and the pause before our turn is longer.
 void peer_set_environment(void) {
     setenv("GOMP_SPINCOUNT", "20000", 0);       // GNU OpenMP: pauses of about 50 ns
     setenv("KMP_BLOCKTIME", "1", 0);            // Intel's and LLVM's: milliseconds
@@ -85,7 +84,7 @@ void peer_set_environment(void) {
         memcpy(&(target), &address, sizeof address);                                               \
     } while (0)
 
-// Local, so that the cblas_sgemm of one library does not become that of the next.
+// RTLD_LOCAL, so that one library does not get the cblas_sgemm of another.
 static void *open_library(const struct known *row, char *error, size_t error_bytes) {
     const char *given = environment_value(row->variable);
     if (given != NULL) {
@@ -140,7 +139,7 @@ const struct peer_blas *peer_blas_open(const char *name, int num_threads, char *
 
 // ---- Calling ----------------------------------------------------------------------------------
 
-// What the case asks for beyond c = alpha op(a) op(b) of one pair of matrices; NULL: nothing.
+// What the case needs beyond c = alpha op(a) op(b) for one pair of matrices; NULL: nothing.
 static const char *beyond_gemm(const struct op_case *c) {
     static const char *const tensors[] = {"b_up", "bias", "residual", NULL};
     if (strcmp(c->spec->op, "matmul_forward") != 0) return c->spec->op;
@@ -152,7 +151,7 @@ static const char *beyond_gemm(const struct op_case *c) {
         if (c->is_present[spec_slot(c->spec, tensors[i])]) return tensors[i];
     static const char *const sizes[] = {"m", "n", "k", NULL};
     for (int i = 0; sizes[i] != NULL; i++)
-        if (case_int(c, sizes[i]) < 1 || case_int(c, sizes[i]) > INT_MAX) return "such a size";
+        if (case_int(c, sizes[i]) < 1 || case_int(c, sizes[i]) > INT_MAX) return "this size";
     return NULL;
 }
 
@@ -168,7 +167,7 @@ const char *peer_blas_call_name(const struct peer_blas *peer, const struct op_ca
     else if (c->dtype == TSR_BF16 && peer->dnnl_bf16 != NULL)
         return "dnnl_gemm_bf16bf16f32";
     else
-        say(error, error_bytes, "%s has no product of %s", peer->name, tsr_dtype_name(c->dtype));
+        say(error, error_bytes, "%s has no matmul of %s", peer->name, tsr_dtype_name(c->dtype));
     return NULL;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The conversation: JSON lines over one socket, a request for each case and a reply to each. The process
-// starts once, since importing torch takes seconds.
+// The protocol: JSON lines over one socket, one request and one reply for each case. The process starts
+// once, because importing torch takes seconds.
 #define _GNU_SOURCE
 #include "peers/peer_torch.h"
 
@@ -27,11 +27,11 @@ extern const unsigned char embedded_peer_library[], embedded_peer_cpu[], embedde
     embedded_peer_torch[], embedded_peer_torch_matmul[], embedded_peer_torch_rows[],
     embedded_peer_triton[];
 
-// The scripts come as arguments, each under its name, and import each other. Triton reads its kernels' sources, which
-// linecache has as it has files.
+// The scripts are passed as arguments, each after its name, and import each other. Triton reads the sources of its
+// kernels, so the prelude puts them into linecache like files.
 //
-// Isolated (-I), Python imports nothing of the current directory, which may be somebody else's; the folders that its user
-// has named outright, and the user's own packages, are looked at all the same.
+// With -I Python imports nothing from the current directory, which may belong to somebody else. The prelude adds the
+// absolute folders of $PYTHONPATH and the user's own packages again.
 static const char prelude[] =
     "import importlib.abc, importlib.util, linecache, os, site, sys\n"
     "named = os.environ.get('PYTHONPATH', '').split(os.pathsep)\n"
@@ -74,7 +74,7 @@ static bool beside_us(const char *name, char *path) {
     return snprintf(slash + 1, room, "%s", name) < (int)room && access(path, R_OK) == 0;
 }
 
-// The shared library: of the build folder, of an installed tree, else wherever the loader finds it.
+// The shared library: in the build folder, in an installed tree, else where the loader finds it.
 static void find_library(char *path) {
     const char *given = environment_value("TESSERA_LIBRARY");
     if (given != NULL && *given != '\0')
@@ -110,9 +110,10 @@ static bool start(struct peer_torch *torch, const char *name, const char *librar
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, ends[1], STDIN_FILENO);
     posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-    // What goes wrong comes as a reply; warnings of other people's code do not belong into our output.
+    // Errors come as replies, and warnings of torch and other packages do not belong in the tool's output.
     posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-    // Ctrl-C reaches every process of the terminal's group; this one ends with its input, after the case that runs.
+    // In a group of its own the process does not get the terminal's Ctrl-C. It ends when its input ends, after the current
+    // case.
     posix_spawnattr_t attributes;
     posix_spawnattr_init(&attributes);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
@@ -130,7 +131,7 @@ static bool start(struct peer_torch *torch, const char *name, const char *librar
     return false;
 }
 
-// One reply, or NULL with how the process ended.
+// One reply, or NULL with the reason in error.
 static json_t *next_reply(struct peer_torch *torch, char *error, size_t error_bytes) {
     json_t *reply = NULL;
     if (getline(&torch->line, &torch->line_bytes, torch->replies) > 0)
@@ -175,13 +176,13 @@ static struct peer_torch *try_python(const char *name, const char *python, const
 struct peer_torch *peer_torch_open(const char *name, char *error, size_t error_bytes) {
     char library[PATH_MAX], venv[PATH_MAX];
     peer_set_environment();
-    // Outputs that torch allocates at every call come from a heap that stays mapped: faulting in fresh pages
-    // is not what is compared, and ours writes to tensors that exist.
+    // torch allocates its outputs at every call, ours writes to existing tensors. So torch's heap stays mapped, and page
+    // faults on fresh pages do not count in the comparison.
     setenv(
         "GLIBC_TUNABLES",
         "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776:glibc.malloc.hugetlb=1",
         0);
-    setenv("PYTHONSAFEPATH", "1", 1); // of what torch starts
+    setenv("PYTHONSAFEPATH", "1", 1); // for the processes that torch starts
     find_library(library);
     const char *given = environment_value("TESSERA_PYTHON");
     if (given != NULL && *given != '\0')
@@ -198,7 +199,7 @@ struct peer_torch *peer_torch_open(const char *name, char *error, size_t error_b
 
 void peer_torch_close(struct peer_torch *torch) {
     if (torch == NULL) return;
-    shutdown(torch->socket, SHUT_RDWR); // the end of its input ends it
+    shutdown(torch->socket, SHUT_RDWR); // the process ends when its input ends
     fclose(torch->replies);
     waitpid(torch->process, NULL, 0);
     free(torch->line);
@@ -222,7 +223,7 @@ static json_t *tensors_json(const struct op_case *c) {
     return tensors;
 }
 
-// What a result says of the case, and how to measure.
+// The request: the case as a result has it, and how to measure.
 static json_t *request_json(struct measure_session *session, const struct op_case *c,
                             const char *variant, const struct result *empty) {
     const struct measure_options *options = measure_options_of(session);
@@ -244,7 +245,7 @@ static bool send_line(int socket, json_t *request) {
     json_decref(request);
     if (text == NULL) return false;
     size_t length = strlen(text), sent = 0;
-    text[length++] = '\n'; // in the place of the zero
+    text[length++] = '\n'; // replaces the terminating zero
     while (sent < length) {
         ssize_t count = send(socket, text + sent, length - sent, MSG_NOSIGNAL);
         if (count <= 0) break;
@@ -274,7 +275,7 @@ static void read_result(const json_t *reply, struct measure_session *session,
     result->max_abs_err = number_of(reply, "max_abs_err");
     result->tflops = 1e-9 * c->spec->flops(c) / device_ms;
     result->gb_s = 1e-6 * case_bytes(c) / device_ms;
-    // On the CPU its 16-bit products may come from units that the probe does not use.
+    // On the CPU torch's 16-bit products may use units that the probe does not use.
     if (c->dtype == TSR_F32 || is_on_device(session)) {
         double rate = measure_fma_ceiling(session);
         if (is_on_device(session))
@@ -305,7 +306,7 @@ enum measure_outcome peer_torch_measure(struct peer_torch *torch, struct measure
     }
     result->is_cold = inputs_bytes(c) > (double)machine->l3_bytes;
     json_t *reply = NULL;
-    char why[256] = "its process is gone";
+    char why[256] = "its process has ended";
     if (send_line(torch->socket, request_json(session, c, variant, result)))
         reply = next_reply(torch, why, sizeof why);
     enum measure_outcome outcome = MEASURE_FAILED;

@@ -22,7 +22,7 @@ tsr_status device_case_create(struct device_case *device, tsr_context *ctx,
         tsr_tensor *t = &device->c.tensor[s];
         t->device = tsr_context_device(ctx);
         tsr_status status = tsr_memory_alloc(ctx, bytes_of(host, s), &t->data);
-        if (status == TSR_OK && is_output(host, s)) // known, though not what it will be
+        if (status == TSR_OK && is_output(host, s)) // so that outputs have defined values
             status = tsr_memory_fill(ctx, t->data, 0, bytes_of(host, s));
         if (status != TSR_OK) return status;
     }

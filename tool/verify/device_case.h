@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A case whose tensors lie on the host, contiguous, with a second set of them on a context's device.
+// A case with contiguous tensors on the host and a second set of them on a context's device.
 #ifndef TOOL_DEVICE_CASE_H
 #define TOOL_DEVICE_CASE_H
 
@@ -10,13 +10,13 @@ struct device_case {
     struct op_case host, c; // c has the tensors on the device
 };
 
-// Memory for every tensor, inputs copied there in the order of the context's stream: what the host holds must stay until
-// that has come so far. Release in either case.
+// Allocates every tensor and queues the copies of the inputs on the context's stream; the host's tensors must stay
+// unchanged until these are done. Release in either case.
 tsr_status device_case_create(struct device_case *device, tsr_context *ctx,
                               const struct op_case *host);
 void device_case_release(struct device_case *device);
 
-// Inputs again; outputs, then waiting for them.
+// copy_in: queues the copies of the inputs again. copy_out: copies the outputs back and waits for them.
 tsr_status device_case_copy_in(const struct device_case *device);
 tsr_status device_case_copy_out(const struct device_case *device);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "verify/mirror.h"
 
-// A sparse mapping is larger than what it holds: only the elements travel, slab by slab of the dimension that lies around
-// the others.
+// A sparse mapping is much larger than its content, so this copies only the elements, one slab of the outermost dimension
+// at a time.
 static tsr_status copy_slabs(const struct mirror *mirror, int s, bool is_to_device) {
     const tsr_tensor *host = &mirror->host->c.tensor[s];
     size_t element = tsr_dtype_bytes(host->dtype), inner = 1;
@@ -39,7 +39,7 @@ tsr_status mirror_create(struct mirror *mirror, tsr_context *ctx, const struct t
         tsr_status status = tsr_memory_alloc(ctx, buffer->bytes, &mirror->base[s]);
         if (status != TSR_OK) return status;
         t->device = tsr_context_device(ctx);
-        if (t->data != NULL) // as what is empty may have
+        if (t->data != NULL) // it may be NULL for an empty tensor
             t->data = (char *)mirror->base[s] + ((char *)t->data - (char *)buffer->base);
         status = copy(mirror, s, true);
         if (status != TSR_OK) return status;

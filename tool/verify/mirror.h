@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensors of a case on a context's device: copied there whole, gaps and guards with them, and back after the call,
-// so that what a kernel wrote where it should not is seen on the host.
+// The tensors of a case on a context's device. They are copied there whole, with gaps and guards, and back after the call,
+// so that the host sees a kernel's stray writes.
 #ifndef TOOL_MIRROR_H
 #define TOOL_MIRROR_H
 

@@ -24,7 +24,7 @@ bool buffer_create(struct buffer *buffer, size_t bytes, void **data) {
     return true;
 }
 
-// Address space without memory behind it until it is touched.
+// Reserves address space; memory comes only when it is touched.
 static bool buffer_map(struct buffer *buffer, size_t bytes, void **data) {
     *buffer = (struct buffer){.bytes = bytes + 2 * GUARD, .is_mapped = true};
     buffer->base = mmap(NULL, buffer->bytes, PROT_READ | PROT_WRITE,
@@ -72,7 +72,7 @@ static struct run run_of(const tsr_tensor *t) {
     return last < 0 ? (struct run){1, 1} : (struct run){t->shape[last], t->stride[last]};
 }
 
-// Advances the row-major index of a run; false when it has gone round.
+// Advances the row-major index of a run; false after the last run.
 static bool next_run(const tsr_tensor *t, int64_t *index) {
     for (int i = t->ndim - 2; i >= 0; i--) {
         if (++index[i] < t->shape[i]) return true;
@@ -113,7 +113,7 @@ static void store_run(tsr_dtype dtype, const double *from, void *to, int64_t ste
         for (int64_t i = 0; i < count; i++) tsr_store(dtype, to, i * step, from[i]);
 }
 
-// What verification copies most, without a call for each element: outputs to double, and doubles to inputs.
+// The most frequent copies of verify, without a call for each element: outputs to double, and doubles to inputs.
 static void copy_run(tsr_dtype from_dtype, const void *from, int64_t from_step, tsr_dtype to_dtype,
                      void *to, int64_t to_step, int64_t count) {
     if (to_dtype == TSR_F64 && to_step == 1)
@@ -152,7 +152,7 @@ void tensor_poison(const tsr_tensor *t) {
 
 // ---- Layouts ----------------------------------------------------------------------------------
 
-// unit: what every stride but the innermost is a multiple of.
+// unit: every stride but the innermost is a multiple of it.
 static void layout_random(const struct slot_spec *slot, tsr_tensor *t, int64_t unit,
                           struct rng *rng) {
     int64_t stride = 1;
@@ -162,7 +162,7 @@ static void layout_random(const struct slot_spec *slot, tsr_tensor *t, int64_t u
         order[0] = t->ndim - 2;
         order[1] = t->ndim - 1;
     }
-    if (t->ndim >= 3 && rng_chance(rng, 0.3)) { // (batch, heads, rows, columns) as a view, say
+    if (t->ndim >= 3 && rng_chance(rng, 0.3)) { // a view such as (batch, heads, rows, columns)
         int a = (int)rng_int(rng, 1, t->ndim - 1), b = (int)rng_int(rng, 1, t->ndim - 1);
         int dimension = order[a];
         order[a] = order[b];
@@ -176,8 +176,8 @@ static void layout_random(const struct slot_spec *slot, tsr_tensor *t, int64_t u
     }
 }
 
-// One dimension, any but the last, steps so far that offsets pass 2^31 elements and 2^32 bytes; it lies around the
-// others. Its step is one that every variant takes.
+// Gives one dimension, any but the last, a stride so large that offsets exceed 2^31 elements and 2^32 bytes; it is the
+// outermost in memory. Every variant supports this stride.
 static void layout_far(tsr_tensor *t, struct rng *rng) {
     int far = t->ndim > 1 ? (int)rng_int(rng, 0, t->ndim - 2) : 0;
     int64_t stride = 1;
@@ -198,7 +198,7 @@ static int64_t span_of(const tsr_tensor *t) {
     return last + 1;
 }
 
-// is_aligned: a random layout in units of 16 bytes, for the variants that need them.
+// is_aligned: a random layout whose strides are multiples of 16 bytes, which some variants need.
 static bool create_slot(struct tensors *t, int s, tsr_dtype dtype, enum edge_layout layout,
                         bool is_aligned, struct rng *rng) {
     const struct slot_spec *slot = &t->c.spec->slots[s];
@@ -274,7 +274,7 @@ static double draw(struct rng *rng, enum edge_fill fill, tsr_dtype dtype, bool i
 
 static double rounded(tsr_dtype dtype, double value) {
     char stored[8];
-    if (dtype == TSR_F32) return (double)(float)value; // as below, of most
+    if (dtype == TSR_F32) return (double)(float)value; // a shortcut for the most frequent dtype
     tsr_store(dtype, stored, 0, value);
     return tsr_load(dtype, stored, 0);
 }
@@ -291,7 +291,7 @@ bool tensors_fill_f64(struct tensors *t, const struct op_case *like, struct rng 
         tsr_dtype dtype = case_slot_dtype(like, s);
         double *values = tensor->data;
         bool is_index = spec->slots[s].kind == SLOT_I32;
-        if (is_index) { // drawn as doubles, kept as integers
+        if (is_index) { // drawn as doubles, stored as integers
             values = calloc((size_t)numel, sizeof *values);
             if (values == NULL) return false;
         }

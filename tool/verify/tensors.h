@@ -17,26 +17,26 @@ struct tensors {
     struct buffer buffer[SPEC_MAX_SLOTS];
 };
 
-// Gives every present tensor of c memory in this layout. Strides, gaps and misalignment are drawn
-// from rng for LAYOUT_RANDOM. False when memory is short. Release what it gave in either case.
+// Allocates every present tensor of c in this layout. For LAYOUT_RANDOM strides, gaps and
+// misalignment are drawn from rng. False if memory is short. Release in either case.
 bool tensors_create(struct tensors *t, const struct op_case *c, enum edge_layout layout,
                     struct rng *rng);
 // The same in f64, contiguous: for the oracle.
 bool tensors_create_f64(struct tensors *t, const struct op_case *c);
 void tensors_release(struct tensors *t);
 
-// Fills every input (and in-out) of the f64 case, by the spec's fill or the general rule, each
-// rounded to what `like` can hold; with LAYOUT_REPEATED every row of an input is its first. False when memory is short.
+// Fills every input (and in-out) of the f64 case, with the spec's fill or the general one, rounded to the dtypes of
+// `like`; with LAYOUT_REPEATED every row of an input equals its first. False if memory is short.
 bool tensors_fill_f64(struct tensors *t, const struct op_case *like, struct rng *rng,
                       enum edge_fill fill, enum edge_layout layout);
 // Copies one slot between layouts and dtypes, element by element.
 void tensor_copy(const tsr_tensor *from, const tsr_tensor *to);
-// Elements `step` apart, in double.
+// Loads elements that are `step` apart, as doubles.
 void load_run(tsr_dtype dtype, const void *from, int64_t step, double *to, int64_t count);
-// 0xFF into the elements of a tensor (not into what lies between them).
+// Writes 0xFF into the elements of a tensor, not into the gaps between them.
 void tensor_poison(const tsr_tensor *t);
-// True when no byte of the buffer outside of the tensor's elements has changed from 0xFF. Poisons
-// the elements as it goes.
+// True if every byte of the buffer outside the tensor's elements is still 0xFF. Poisons the
+// elements too.
 bool buffer_is_clean(const struct buffer *buffer, const tsr_tensor *t);
 
 // A guarded, poisoned, 64-byte aligned block of exactly `bytes`.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A trial is one configuration with its inputs, the oracle's outputs in double on the already
-// rounded inputs, and the bound of every output element. Each variant then runs on poisoned,
-// guarded tensors in a drawn layout (trial_run.c) and is compared element by element (trial_compare.c).
+// A trial is one configuration with its inputs, the oracle's outputs (in double, for the rounded
+// inputs), and the bound of every output element. Each variant then runs on poisoned, guarded tensors
+// in a random layout (trial_run.c) and is compared element by element (trial_compare.c).
 #include "verify/trial.h"
 
 #include <stdio.h>
@@ -30,7 +30,7 @@ static tsr_status refuse(struct trial *trial, tsr_status status, const char *why
     return status;
 }
 
-// In double: the tensors, of each output the bound, of what is updated the values before.
+// The bytes of all tensors in double, of the bounds of outputs, and of the initial values of updated tensors.
 static double reference_bytes(const struct op_case *c) {
     double bytes = 0;
     for (int s = 0; c->spec->slots[s].name != NULL; s++) {
@@ -51,7 +51,7 @@ static tsr_status refuse_bytes(struct trial *trial) {
     return refuse(trial, TSR_OUT_OF_MEMORY, why);
 }
 
-// Not of small cases: it takes longer than they do.
+// Small cases are not checked, because the check takes longer than they do.
 static bool is_within_memory(const struct op_case *c) {
     double bytes = reference_bytes(c);
     return bytes < ASKED_FROM_BYTES || allocation_fits(bytes, allocation_available());
@@ -59,7 +59,7 @@ static bool is_within_memory(const struct op_case *c) {
 
 // Asks the oracle for the outputs of its inputs, and the spec for their bounds.
 static tsr_status ask_oracle(struct trial *trial) {
-    static tsr_context *oracle_context; // one thread at a time asks it
+    static tsr_context *oracle_context; // used by one thread at a time
     const struct op_case *c = &trial->c;
     tsr_status status = TSR_OK;
     if (oracle_context == NULL)
@@ -77,7 +77,7 @@ static tsr_status ask_oracle(struct trial *trial) {
     }
     if (status == TSR_OK)
         status = c->spec->call(oracle_context, &trial->oracle.c, "reference", NULL, 0, NULL);
-    // The bound may look at the dtype under test and, for in-out tensors, at their outcome.
+    // The bound may depend on the dtype under test and on the results of in-out tensors.
     struct op_case view = trial->oracle.c;
     view.dtype = c->dtype;
     view.small_dtype = c->small_dtype;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Comparing what a variant gave with the oracle's outputs, element by element, and the words for what is wrong.
+// Compares a variant's outputs with the oracle's, element by element, and describes what is wrong.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 struct format {
     double roundoff, smallest, largest; // unit roundoff, smallest subnormal, largest finite
-    bool saturates;                     // what lies beyond the largest becomes it, infinity too
+    bool saturates;                     // larger values and infinities become the largest value
 };
 
 static struct format format_of(tsr_dtype dtype) {
@@ -53,8 +53,8 @@ void trial_not_run(struct verdict *verdict, const struct trial *trial, const cha
     say(verdict->obstacle, sizeof verdict->obstacle, trial, variant, ctx, what);
 }
 
-// Error of one element over what is allowed; INFINITY where a NaN, an infinity or the sign of one of
-// them is wrong. *error is the distance from what the element may be at best.
+// Error of one element divided by the allowed error; INFINITY if a NaN, an infinity or the sign of one of
+// them is wrong. *error is the distance from the best possible value.
 static double compare_element(double got, double expected, double bound, struct format format,
                               bool keeps_nan_sign, double *error) {
     *error = 0;
@@ -69,7 +69,7 @@ static double compare_element(double got, double expected, double bound, struct 
     if (got == expected) return 0;
     if (isnan(bound) || isnan(got)) return INFINITY;
     double allowed = bound + fmax(format.roundoff * (fabs(expected) + bound), format.smallest / 2);
-    if (isinf(got)) { // right where the exact value may round beyond the largest finite one
+    if (isinf(got)) { // right if the exact value may round beyond the largest finite one
         bool is_near = fabs(expected) + allowed >= format.largest && !format.saturates;
         bool is_same_sign = isinf(bound) || !signbit(got) == !signbit(expected);
         return is_near && is_same_sign ? 0 : INFINITY;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hashes of what the tensors of a trial hold: whether inputs stayed as they were, whether outputs have the same bits.
+// Hashes of the tensors of a trial, to see whether inputs stayed unchanged and whether outputs have the same bits.
 #include <math.h>
 #include <string.h>
 

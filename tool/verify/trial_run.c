@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Running a variant on a trial: outputs poisoned before, guards looked at and inputs hashed afterwards.
+// Runs a variant on a trial: poisons the outputs before, checks guards and hashes inputs afterwards.
 #include <stdio.h>
 
 #include "verify/mirror.h"
@@ -19,7 +19,7 @@ static void reset_outputs(struct trial *trial) {
     }
 }
 
-// The same on another device than the host's, of copies.
+// The same on a GPU, with copies of the tensors.
 static tsr_status run_mirrored(tsr_context *ctx, struct trial *trial, const char *variant,
                                size_t need, bool *is_workspace_intact) {
     const struct op_spec *spec = trial->c.spec;
@@ -46,7 +46,7 @@ static tsr_status run_mirrored(tsr_context *ctx, struct trial *trial, const char
     return status;
 }
 
-// What the device's prepare needs: tensors that lie there.
+// The device's prepare expects tensors on the device.
 static tsr_status prepare(tsr_context *ctx, const struct trial *trial, const char *variant,
                           size_t *need) {
     struct op_case c = trial->given.c;
@@ -64,7 +64,7 @@ static tsr_status run_once(tsr_context *ctx, struct trial *trial, const char *va
     if (status == TSR_OK) reset_outputs(trial);
     if (tsr_context_device(ctx).type != TSR_CPU) {
         if (status == TSR_OK) status = run_mirrored(ctx, trial, variant, need, is_workspace_intact);
-        // Tensors beyond 2^31 elements, for which a device has no memory, or none left by other processes.
+        // The device may lack the memory for tensors beyond 2^31 elements, or other processes may use it.
         return status == TSR_OUT_OF_MEMORY && trial->layout == LAYOUT_FAR ? TSR_UNSUPPORTED
                                                                           : status;
     }
@@ -112,7 +112,7 @@ tsr_status trial_run(tsr_context *ctx, tsr_context *other, struct trial *trial, 
         if (!has_no_room &&
             (status != TSR_OK || !is_intact || trial_hash_outputs(trial) != outputs)) {
             is_right = false;
-            snprintf(what, sizeof what, "other values with %d threads and outputs past the caches",
+            snprintf(what, sizeof what, "other values with %d threads and uncached stores",
                      (int)tsr_context_num_threads(other));
         }
     }
@@ -131,18 +131,18 @@ tsr_status trial_run(tsr_context *ctx, tsr_context *other, struct trial *trial, 
             is_right = false;
             snprintf(what, sizeof what, "wrote outside of %s", trial->c.spec->slots[s].name);
         }
-    trial->inputs = inputs; // each variant answers for what it did itself
+    trial->inputs = inputs; // so that the next variant is not blamed
     if (!is_right) trial_fail(verdict, trial, variant, ctx, what);
     verdict->mean_abs_err =
         verdict->num_elements > 0 ? verdict->sum_abs_err / verdict->num_elements : 0;
     return TSR_OK;
 }
 
-// ---- Again and again --------------------------------------------------------------------------
+// ---- Repeated runs ----------------------------------------------------------------------------
 
 enum { CALLS_BESIDE = 3, CALLS_QUEUED = 96 };
 
-// Calls on the stream of another context, which does not wait for them but now and then.
+// Queues calls on the stream of another context, and waits for them only now and then.
 static tsr_status call_beside(struct mirror *mirror, const char *variant, int64_t repeat) {
     tsr_status status = TSR_OK;
     for (int i = 0; i < CALLS_BESIDE && status == TSR_OK; i++)
@@ -170,8 +170,8 @@ tsr_status trial_repeat(tsr_context *ctx, tsr_context *other, struct trial *tria
         snprintf(what, sizeof what, "other values in run %lld of %lld, %s", (long long)i + 1,
                  (long long)repeats,
                  !is_beside     ? "alone"
-                 : is_on_device ? "beside calls on another stream"
-                                : "with other threads and outputs past the caches");
+                 : is_on_device ? "with calls on another stream"
+                                : "with other threads and uncached stores");
         trial_fail(verdict, trial, variant, ctx, what);
     }
     if (status == TSR_OUT_OF_MEMORY)

@@ -28,14 +28,14 @@ tsr_status verify_case(tsr_context *ctx, const struct op_case *c, const char *va
 
 // ---- The walk ---------------------------------------------------------------------------------
 
-// A context for each instruction set, and one with another number of threads and next to no shared cache, so that
-// outputs go past the caches where they would not. Both must give the same bits.
+// For each instruction set one context, and another with a different number of threads and almost no shared cache, so that
+// it uses non-temporal stores. Both must give the same bits.
 struct contexts {
     tsr_context *main[TSR_ISA_COUNT], *other[TSR_ISA_COUNT];
     tsr_isa best;
 };
 
-// On a device one context is enough, and another on a stream of its own.
+// On a device there is one context, and another on its own stream.
 static bool contexts_create_on_device(struct contexts *contexts, tsr_device device, char *error,
                                       size_t error_bytes) {
     const tsr_context_options with = TSR_CONTEXT_OPTIONS(.device = device);
@@ -52,7 +52,7 @@ static bool contexts_create_on_device(struct contexts *contexts, tsr_device devi
 
 static bool contexts_create(struct contexts *contexts, const struct verify_options *options,
                             bool *lacks_memory, char *error, size_t error_bytes) {
-    // What a context of an instruction set that there is can lack; a device is seen before.
+    // A supported instruction set's context can only fail for lack of memory; devices were checked before.
     *lacks_memory = true;
     if (options->device.type != TSR_CPU)
         return contexts_create_on_device(contexts, options->device, error, error_bytes);
@@ -76,7 +76,7 @@ static bool contexts_create(struct contexts *contexts, const struct verify_optio
     }
     *lacks_memory = false;
     if (contexts->best != TSR_ISA_AUTO) return true;
-    snprintf(error, error_bytes, "isa '%s' is not one that this machine supports", options->isa);
+    snprintf(error, error_bytes, "isa '%s' is not supported by this machine", options->isa);
     return false;
 }
 
@@ -103,7 +103,7 @@ struct verdict *verify_row_of(struct verify_report *report, const char *op, cons
     return &report->rows[report->num_rows++].verdict;
 }
 
-// Runs one trial on every variant and instruction set that the options let through.
+// Runs one trial on every variant and instruction set that the options allow.
 static void run_everywhere(const struct verify_options *options, struct contexts *contexts,
                            struct trial *trial, bool is_repeated, struct verify_report *report) {
     const char *op = trial->c.spec->op;
@@ -156,7 +156,8 @@ static bool has_variant(const struct op_spec *spec, tsr_device device, const cha
     return false;
 }
 
-// Nothing has run: no operation that is asked for has the variant, there are no cases, or the variant supports none of them.
+// Explains why nothing ran: no selected operation has the variant, there are no cases, or the variant supports none of
+// them.
 static void say_no_variant(const struct verify_options *options, int64_t num_cases, char *error,
                            size_t bytes) {
     const char *name = options->variant != NULL ? options->variant : "(default)";
@@ -168,7 +169,7 @@ static void say_no_variant(const struct verify_options *options, int64_t num_cas
         is_known |= has_variant(last, options->device, name);
     }
     if (is_known && num_cases == 0) {
-        snprintf(error, bytes, "there are no cases: --configs, --edges and --cases ask for none");
+        snprintf(error, bytes, "there are no cases: --configs, --edges and --cases give none");
         return;
     }
     if (is_known) {
@@ -262,7 +263,7 @@ int verify_exit_code(const struct verify_report *report, const char *command) {
         for (int i = report->num_rows - 1; i >= 0; i--)
             if (report->rows[i].verdict.num_not_run > 0)
                 obstacle = report->rows[i].verdict.obstacle;
-        fprintf(stderr, "tessera %s: %lld could not be run: %s\n", command,
+        fprintf(stderr, "tessera %s: %lld of the cases could not run: %s\n", command,
                 (long long)report->num_not_run, obstacle);
     }
     return report->num_failed > 0    ? EXIT_WRONG

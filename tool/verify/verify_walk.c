@@ -11,37 +11,37 @@
 #include "system/heap.h"
 #include "system/signals.h"
 
-// Cases differ in how long their oracle and their variants take: with a few in between neither waits often. Of large ones, by
-// the bytes that the oracle has, the next is made when the last is done with.
+// Oracle and variants take different times for a case; with a few cases in between neither side waits often. A large case,
+// by the bytes of the oracle, is made only when the one before it is finished.
 enum { MOST_READY = 4, LARGE_BYTES = 64 << 20 };
 
-// Where the maker is: after the edge cases of all operations come those of --cases, then random ones.
+// The maker's position: first the edge cases of all operations, then --cases, then random cases.
 struct place {
     enum { OWN, GIVEN, RANDOM } source;
-    int op;                // of op_specs
-    size_t at;             // of its edge cases, or of the text of --cases: the next
-    struct edge_case edge; // the last, `text` its parameters if it was given
+    int op;                // index into op_specs
+    size_t at;             // the next one of its edge cases, or the next position in --cases
+    struct edge_case edge; // the current edge case; `text` has its parameters if --cases gave it
     char text[512];
-    int dtype; // of verify_dtypes: the next that `edge` is made in
+    int dtype; // index into verify_dtypes: the next dtype of `edge`
     int64_t turn, num_random;
 };
 
 struct walk {
     const struct verify_options *options;
-    struct rng rng; // the maker's, as all until `has_maker` is; the caller's where there is none
+    struct rng rng; // belongs to the maker, or to the caller without one, as all up to `has_maker`
     struct place place;
     bool is_wrong;
-    char error[512]; // also the caller's, when it has met it
-    bool has_maker;  // a thread; else each case is made when it is asked for
+    char error[512]; // the caller may read it once it has met the wrong case
+    bool has_maker;  // there is a maker thread; else walk_next makes each case
     pthread_t maker;
-    pthread_mutex_t mutex; // for what follows
+    pthread_mutex_t mutex; // guards the fields below
     pthread_cond_t changed;
     struct walk_step ready[MOST_READY]; // a ring
     int first, count;
-    bool is_in_use;     // the one that was taken last
-    bool is_over;       // the maker will add none
-    bool is_dropped;    // nobody will take any
-    bool has_met_wrong; // the caller: every case before it was taken
+    bool is_in_use;     // the caller still uses the case that it took last
+    bool is_over;       // the maker adds no more cases
+    bool is_dropped;    // the caller takes no more cases
+    bool has_met_wrong; // the caller has taken every case before the wrong one
 };
 
 static bool wants(const char *filter, const char *name) {
@@ -111,7 +111,7 @@ static void make_trial(struct walk *walk, struct walk_step *step, const struct o
     step->trial.edge = edge;
 }
 
-// The next edge case that an operation has itself.
+// The next edge case of an operation's description.
 static bool find_own(struct place *place, const struct op_spec *spec, enum verify_edges which) {
     if (which == VERIFY_EDGES_NONE || spec->edges == NULL) return false;
     while (spec->edges[place->at].name != NULL) {
@@ -121,7 +121,7 @@ static bool find_own(struct place *place, const struct op_spec *spec, enum verif
     return false;
 }
 
-// The next of --cases.
+// The next case of --cases.
 static bool find_given(struct walk *walk, struct place *place) {
     if (walk->options->cases == NULL) return false;
     const char *next = walk->options->cases + place->at;
@@ -153,7 +153,7 @@ static bool find_edge(struct walk *walk) {
     return false;
 }
 
-// The next edge case, each in every dtype.
+// Makes the next edge case; each is made in every dtype.
 static bool make_edge(struct walk *walk, struct walk_step *step) {
     struct place *place = &walk->place;
     for (;;) {
@@ -170,7 +170,7 @@ static bool make_edge(struct walk *walk, struct walk_step *step) {
     }
 }
 
-// Operations and dtypes take turns, so that any number of configurations covers them evenly.
+// Makes the next random case. Operations and dtypes take turns, so that any number of cases covers them evenly.
 static bool make_random(struct walk *walk, struct walk_step *step) {
     struct place *place = &walk->place;
     for (; place->num_random < walk->options->num_configs; place->op++) {
@@ -243,10 +243,10 @@ struct walk *walk_start(const struct verify_options *options) {
     sigset_t before;
     walk->options = options;
     walk->rng.state = options->seed;
-    walk->place.dtype = NUM_DTYPES; // of no edge case
+    walk->place.dtype = NUM_DTYPES; // no edge case yet
     pthread_mutex_init(&walk->mutex, NULL);
     pthread_cond_init(&walk->changed, NULL);
-    signals_wait(&before); // in the maker: they are the caller's
+    signals_wait(&before); // the maker inherits this: signals go to the caller's thread
     walk->has_maker = pthread_create(&walk->maker, NULL, make_all, walk) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return walk;
