@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention's backward on Hopper without a GPU: which problems cuda-flash3 serves, with which tiles and how much memory, and
-// what it tells the driver, on a driver of the test's own.
+// Attention's backward pass on Hopper without a GPU: which problems cuda-flash3 serves, its tiles and memory, and what
+// it passes to a fake driver.
 #include "attention_flash3_case.h"
 #include "kernel_pack_case.h"
 #include "ops/attention/cpu/attention_kernels.h"
@@ -30,10 +30,10 @@ static void what_it_serves(void **state) {
     SERVES(false, limits.cuda_arch = 80);
     SERVES(false, limits.cuda_arch = 100);
     SERVES(true, p.mask = TSR_MASK_CAUSAL, p.has_window_left = true, p.window_left = 5);
-    SERVES(true, p.sinks.data = p.dsinks.data = (char *)memory); // of kernels beside it
+    SERVES(true, p.sinks.data = p.dsinks.data = (char *)memory); // other kernels compute dsinks
     SERVES(true, p.softcap = 30);
     SERVES(false, p.softcap = 1001);
-    SERVES(false, p.softcap = 1e-20, p.softmax_scale = 1); // products over it overflow
+    SERVES(false, p.softcap = 1e-20, p.softmax_scale = 1); // products with it overflow
     SERVES(true, p.bias = p.dbias = bias_of(&p, TSR_BF16, 1000));
     SERVES(true, p.bias = bias_of(&p, TSR_BF16, 1), p.head_dim = p.head_dim_v = 64);
     SERVES(true, p.bias = p.dbias = bias_of(&p, TSR_F32, 1000));
@@ -53,19 +53,19 @@ static void what_it_serves(void **state) {
     SERVES(false, p.seqlen_q = 0);
     SERVES(false, p.seqlen_k = 0);
     SERVES(false, p.num_batches = 0);
-    SERVES(true, p.q.seq = 1024 + 8, p.q.head = 136); // any strides of 16 bytes
+    SERVES(true, p.q.seq = 1024 + 8, p.q.head = 136); // strides of 16 bytes
     SERVES(false, p.k.seq = 260);
     SERVES(false, p.v.data += 2);
     SERVES(false, p.dk.data += 2);
-    SERVES(true, p.dk.data = NULL); // not wanted
+    SERVES(true, p.dk.data = NULL); // not requested
     SERVES(true, p.head_dim = p.head_dim_v = 40);
     SERVES(true, p.head_dim = 256, p.head_dim_v = 8);
-    // The number of a block is of 32 bits.
+    // A block's number must fit in 32 bits.
     SERVES(true, p.seqlen_q = p.total_q = 1 << 20, p.num_batches = 1 << 14);
     SERVES(false, p.seqlen_q = p.total_q = 1 << 20, p.num_batches = 1 << 15);
 }
 
-// What a kernel asks for, and 1 KiB more for where it starts, unless that is known.
+// Shared memory: the kernel's own needs, and 1 KiB for alignment where its start is unknown.
 static void shared_memory(void **state) {
     static const struct {
         int64_t head_dim, bytes, seqlen;
@@ -120,12 +120,12 @@ static void plans(void **state) {
         assert_int_equal(plan.block_n, 128);
         assert_int_equal(plan.block_k, cases[i].tile);
         assert_int_equal(plan.num_tasks, 4 * 2 * 8); // tiles of keys
-        assert_int_equal(plan.grain, 4 * 2);         // all heads of keys: there are few
-        // Two numbers for each row of 1024, and but for the deepest heads sums of dq and whose turn it is.
+        assert_int_equal(plan.grain, 4 * 2);         // all heads of keys, because there are few
+        // Two numbers for each of 1024 rows. All but the largest heads also need sums of dq and turn counters.
         const int64_t rows = 4 * 8 * 1024, sums = rows * cases[i].tile + 32 + rows / 64;
         assert_int_equal(plan.workspace_bytes, 4 * (2 * rows + (cases[i].tile == 256 ? 0 : sums)));
     }
-    // No more blocks than multiprocessors; packed sequences start at multiples of 128 rows.
+    // There are no more blocks than multiprocessors. Packed sequences start at multiples of 128 rows.
     struct attention_problem p = backward_problem();
     struct tsri_plan plan = {0};
     p.num_batches = 40;
@@ -139,8 +139,8 @@ static void plans(void **state) {
     assert_int_equal(plan.workspace_bytes, 4 * (2 * rows + rows * 128 + 32 + rows / 64));
 }
 
-// Heads of 192 with values of 128: all gradients at once where tiles of keys fill the multiprocessors some rounds long, dq and dk
-// are asked for, or where other heads must not decide.
+// Heads of 192 with values of 128. One kernel computes all gradients if its tiles keep the multiprocessors busy for
+// several rounds and dq and dk are requested, or if other heads must not affect the choice.
 static void wide_tiles(void **state) {
     static const struct {
         int64_t head_dim, head_dim_v;
@@ -170,7 +170,7 @@ static void wide_tiles(void **state) {
     }
 }
 
-// Few steps of a task: so many heads alternate that a block which adds to dq after another need not wait.
+// Tasks with few steps: enough heads alternate that a block which adds to dq need not wait for another.
 static void heads_that_alternate(void **state) {
     struct attention_problem p = backward_problem();
     struct tsri_plan plan = {0};
@@ -238,10 +238,10 @@ static void run(int dim, int dim_v, bool has_dq, const tsr_tensor *bias, const t
 
 static void maps_and_launches(void **state) {
     (void)state;
-    run(72, 40, true, NULL, NULL, TSR_MASK_NONE); // short
+    run(72, 40, true, NULL, NULL, TSR_MASK_NONE); // few steps
     assert_int_equal(fake.num_launches, 2);       // statistics; dk, dv and dq
     assert_int_equal(fake.launched.block_x, FLASH3_THREADS);
-    assert_int_equal(fake.launched.grid_x, 4); // as many as there are multiprocessors
+    assert_int_equal(fake.launched.grid_x, 4); // one per multiprocessor
     assert_int_equal(fake.launched.shared_bytes, FLASH3_SHARED_BYTES(128, 2));
     assert_int_equal(fake.num_maps, 5);
     check_maps(0, 72, 40, 64, 128);
@@ -258,12 +258,12 @@ static void maps_and_launches(void **state) {
     assert_int_equal(fake.launched.grid_x, 4);
     assert_int_equal(fake.launched.shared_bytes, FLASH3_SHARED_BYTES(64, 1));
     check_maps(0, 64, 64, 128, 128);
-    run(136, 72, true, NULL, NULL, TSR_MASK_NONE); // as many steps as heads of 72
+    run(136, 72, true, NULL, NULL, TSR_MASK_NONE); // as many steps as with heads of 72
     assert_int_equal(fake.num_launches, 3);
     assert_int_equal(fake.launched.grid_x, BATCH * HEADS * ((SEQLEN + 63) / 64));
     assert_int_equal(fake.num_maps, 4);
     check_maps(0, 136, 72, 64, 128);
-    run(136, 136, true, NULL, NULL, TSR_MASK_NONE); // dv, dk and dq each have blocks of their own
+    run(136, 136, true, NULL, NULL, TSR_MASK_NONE); // dv, dk and dq have their own blocks
     assert_int_equal(fake.num_launches, 2);
     assert_int_equal(fake.launched.grid_x, BATCH * (2 * HEADS_KV + HEADS) * 3);
     assert_int_equal(fake.launched.shared_bytes, FLASH3_DEEP_SHARED_BYTES);
@@ -272,8 +272,9 @@ static void maps_and_launches(void **state) {
     check_maps(4, 136, 136, 64, 64);
 }
 
-// dbias with every dimension is written beside the rest, and zeros where that does not come; of batches or heads that share it
-// a kernel makes sums; of queries that share it the kernel of keys does, and a small one adds up batches and heads.
+// The kernel of keys writes a dbias with all dimensions, and another kernel writes the zeros of tiles that it skips. If
+// batches or heads share dbias, a separate kernel adds it up. If queries share it, the kernel of keys adds over
+// queries, and a small kernel over batches and heads.
 static void who_writes_dbias(void **state) {
     static const struct {
         int64_t batches, heads, rows;
@@ -297,7 +298,7 @@ static void who_writes_dbias(void **state) {
         run(128, 128, true, &two[0], &two[1], cases[i].mask);
         assert_int_equal(fake.num_launches, cases[i].num_launches);
         if (cases[i].grid > 0) assert_int_equal(fake.launched.grid_x, cases[i].grid);
-        if (cases[i].rows == 1) assert_int_equal(fake.launched.shared_bytes, 0); // its own
+        if (cases[i].rows == 1) assert_int_equal(fake.launched.shared_bytes, 0); // a small kernel
     }
 }
 

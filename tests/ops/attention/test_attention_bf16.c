@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention in bf16 at its edges, whatever unit does its products: scores near the largest float, and values
-// that are not finite where a row does not look.
+// Edge cases of attention in bf16 on every unit: scores near the largest float, and values that are not finite outside
+// a row's view.
 #include "test_support.h"
 
 #include <math.h>
@@ -21,7 +21,7 @@ static float float_of(uint16_t x) {
     return value;
 }
 
-// q k comes to 2^127 with a scale of 1: what multiplies may not double it on the way.
+// q k is 2^127 with a scale of 1. A kernel must not double it before it scales.
 static void large_scores(void **state) {
     (void)state;
     enum { SEQLEN = 64, DIM = 32 };
@@ -52,8 +52,8 @@ static void large_scores(void **state) {
     free(q), free(k), free(v), free(out);
 }
 
-// Which rows share a tile may follow from the number of threads; the bits of a row may not, also where values
-// that some rows do not see are infinite.
+// The number of threads may change which rows share a tile. It must not change a row's bits, even if values that other
+// rows do not see are infinite.
 static void infinite_values_beyond_a_mask(void **state) {
     (void)state;
     enum { SEQLEN_Q = 192, SEQLEN_K = 4224, HEADS = 64, DIM = 64, INFINITE = 150 };
@@ -91,7 +91,7 @@ static void infinite_values_beyond_a_mask(void **state) {
     free(q), free(k), free(v), free(out[0]), free(out[1]);
 }
 
-// The same scores backward: all weight is with one key, whose dv is the sum of dout; the others get nothing.
+// The same scores backward: one key has all the weight, and its dv is the sum of dout. All other gradients are 0.
 static void large_scores_backward(void **state) {
     (void)state;
     enum { SEQLEN = 64, DIM = 32, KEY = 7 };
@@ -130,8 +130,8 @@ static void large_scores_backward(void **state) {
     free(q), free(k), free(v), free(out), free(dout), free(dq), free(dk), free(dv);
 }
 
-// Two blocks of keys: an infinite key in the second makes NaN of what its queries touch and of nothing else, in the same
-// bits for any number of threads.
+// Two blocks of keys. An infinite key in the second block makes NaN only of what its queries affect, with the same bits
+// for any number of threads.
 static void infinite_key_backward(void **state) {
     (void)state;
     enum { SEQLEN = 640, HEADS = 2, DIM = 64, INFINITE = 600 };

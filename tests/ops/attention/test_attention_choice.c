@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where few rows of forward go by decode's splits and where by tiles: either side of each boundary.
+// Boundaries of the choice in forward with few rows: decode's splits on one side, tiles on the other.
 #include "context/op_table.h"
 #include "ops/attention/attention_problem.h"
 #include "test_support.h"
@@ -9,7 +9,7 @@
 enum side { HEADS, SEQLEN, KEYS, DIMS };
 enum unit { FMA, DOT, TILES };
 
-// What serves a problem, and what serves it where one of its sides is one less.
+// The variant that serves a problem, and the one that serves it if `side` is one less.
 struct boundary {
     int64_t heads, rows, keys, dims; // of keys and values
     enum side side;
@@ -50,7 +50,7 @@ static const char *choice(struct machine machine, int num_threads, uint32_t flag
     return attention_prefer_forward(&p, &limits);
 }
 
-// For any number of threads: bits follow the variant.
+// Checks a choice for any number of threads, because bits follow the variant.
 static void check(struct machine machine, const struct boundary *cases, int num_cases) {
     static const char *const sides[] = {"heads", "rows", "keys", "dims"};
     static const int threads[] = {1, 2, 3, 16};
@@ -58,7 +58,7 @@ static void check(struct machine machine, const struct boundary *cases, int num_
         const struct boundary *b = &cases[i / 4];
         int num_threads = threads[i % 4];
         if (machine.isa != TSR_ISA_AVX512 && num_threads > 1 && num_threads < 16)
-            continue; // share heads, with the same bits
+            continue; // these share heads, with the same bits
         const char *below = choice(machine, num_threads, 0, b, true);
         const char *from = choice(machine, num_threads, 0, b, false);
         if (strcmp(below, b->below) != 0 || strcmp(from, b->from) != 0)
@@ -66,7 +66,7 @@ static void check(struct machine machine, const struct boundary *cases, int num_
                 "%d heads, %d rows, %d keys, %d dims by %s: %s, then %s instead of %s, then %s",
                 (int)b->heads, (int)b->rows, (int)b->keys, (int)b->dims, sides[b->side], below,
                 from, b->below, b->from);
-        // Under the flag a row is served as one of many; flash2, of one block of keys, has the bits of tuned.
+        // With the flag, one row is served like many. For one block of keys flash2 has the same bits as tuned.
         struct boundary many = *b;
         many.rows = 4096;
         const char *alone = choice(machine, num_threads, TSR_BATCH_INVARIANT, b, false);
@@ -75,7 +75,7 @@ static void check(struct machine machine, const struct boundary *cases, int num_
     }
 }
 
-// Beside tiles of bf16, and for a row or two of a few dims vdpbf16ps.
+// Few rows on machines with bf16 tiles; vdpbf16ps serves a row or two with small dims.
 static void few_rows_beside_tiles(void **state) {
     (void)state;
     static const struct boundary cases[] = {
@@ -99,7 +99,7 @@ static void few_rows_beside_tiles(void **state) {
     check(tiles, cases, COUNT(cases));
 }
 
-// Beside vdpbf16ps on AMD: few rows of short sequences, and of long ones of many dims.
+// Few rows on AMD with vdpbf16ps: short sequences, and long ones with large dims.
 static void few_rows_beside_dots(void **state) {
     (void)state;
     static const struct boundary cases[] = {
@@ -119,7 +119,7 @@ static void few_rows_beside_dots(void **state) {
         {4, 12, 2000, 192, KEYS, "avx512_bf16", "few"},
         {4, 13, 2000, 192, SEQLEN, "few", "avx512_bf16"},
         {4, 3, 100, 192, DIMS, "avx512_bf16", "few"},
-        // More rows: keys, more of heads that do not fill steps of 32, and of a few dims.
+        // More rows: boundaries in keys. Heads that do not fill steps of 32, and small dims, need more keys.
         {1, 40, 17, 64, KEYS, "flash2", "avx512_bf16"},
         {1, 40, 48, 48, KEYS, "flash2", "avx512_bf16"},
         {1, 40, 128, 32, KEYS, "tuned", "avx512_bf16"},
@@ -128,8 +128,8 @@ static void few_rows_beside_dots(void **state) {
     check(dots, cases, COUNT(cases));
 }
 
-// One head of up to 64 rows and keys: one thread has it up to 128 dims, two and three share its rows, of more where they have 48.
-// The bits are the same.
+// One head of up to 64 rows and keys. One thread takes it whole up to 128 dims. Two and three threads share its rows
+// from 48 rows on. The bits are the same.
 static void lone_heads(void **state) {
     (void)state;
     static const struct {
@@ -151,7 +151,7 @@ static void lone_heads(void **state) {
     }
 }
 
-// Backward by vdpbf16ps wants rows and keys that fill steps of 32.
+// Backward with vdpbf16ps requires that rows and keys nearly fill steps of 32.
 static void gradients_by_dots(void **state) {
     (void)state;
     static const struct {
@@ -194,7 +194,7 @@ static void gradients_by_dots(void **state) {
     }
 }
 
-// Beside tiles of fp32, and in bf16 without a unit of its own: the more heads side by side and dims, the more rows.
+// Tiles of fp32, also for bf16 without its own unit: more heads and larger dims allow more rows.
 static void rows_of_floats(void **state) {
     (void)state;
     static const struct boundary cases[] = {
@@ -221,7 +221,7 @@ static void rows_of_floats(void **state) {
     check(avx2, narrow, COUNT(narrow));
 }
 
-// AMD's with registers of 16 floats.
+// The same on AMD with AVX-512.
 static void rows_of_floats_on_amd(void **state) {
     (void)state;
     static const struct boundary cases[] = {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over a cache, beyond what verify and the tests of every operation look at: token by token is as all
-// at once, pages are as one piece, parts merge into the whole, a sequence does not depend on its company. What is
-// refused is in test_attention_decode_refusals.c.
+// Properties of attention with a cache that verify and the general tests do not check: tokens one by one equal all at
+// once, pages equal one piece, parts merge into the whole, and a sequence does not depend on the others in the batch.
+// Refusals are in test_attention_decode_refusals.c.
 #include "ops/attention/attention_decode_problem.h"
 
 #include "attention_decode_case.h"
@@ -31,7 +31,7 @@ static void pages_are_as_one_piece(void **state) {
                 assert_memory_equal(w.k[b][j], w.k_pages[page][j % PAGE], sizeof w.k[b][j]);
                 assert_memory_equal(w.v[b][j], w.v_pages[page][j % PAGE], sizeof w.v[b][j]);
             }
-        // The capacity is the same, and so are the splits: bit by bit.
+        // The capacity is the same, so the splits and the bits are the same.
         assert_memory_equal(w.out[0], w.out[1], sizeof w.out[0]);
         assert_memory_equal(w.lse[0], w.lse[1], sizeof w.lse[0]);
     }
@@ -54,7 +54,7 @@ static void token_by_token_is_as_all_at_once(void **state) {
 
 static void company_changes_no_bit(void **state) {
     (void)state;
-    memset(w.out, 0, sizeof w.out); // tokens that are not run stay alike
+    memset(w.out, 0, sizeof w.out); // tokens that are not run compare equal
     memset(w.lse, 0, sizeof w.lse);
     for (int is_paged = 0; is_paged < 2; is_paged++) {
         fill_caches(mixed);
@@ -84,7 +84,7 @@ static void parts_merge_into_the_whole(void **state) {
     part.has_window_left = 1;
     part.window_left = 99;
     assert_ok(tsr_attention_decode(ctx, &part));
-    // The rest: a cache that is 100 keys shorter; of the first sequence nothing.
+    // The other part: the cache without its last 100 keys. The first sequence is empty.
     part.has_window_left = 0;
     part.window_left = 0;
     for (int b = 0; b < BATCH; b++) w.lengths[b] = full[b] > 100 ? full[b] - 100 : 0;
@@ -92,7 +92,7 @@ static void parts_merge_into_the_whole(void **state) {
     part.lse.data = lses[1];
     assert_ok(tsr_attention_decode(ctx, &part));
     assert_true(lses[1][0][0] == -INFINITY);
-    memset(outs[1][0], 0xff, sizeof outs[1][0]); // NaN, which an empty part may hold
+    memset(outs[1][0], 0xff, sizeof outs[1][0]); // NaN, which an empty part may contain
     static float merged[BATCH][HEADS][DIM_V], merged_lse[BATCH][HEADS];
     assert_ok(tsr_attention_merge(
         ctx, &TSR_ATTENTION_MERGE_ARGS(.outs = TSR_TENSOR(outs, TSR_F32, 2, BATCH, HEADS, DIM_V),
@@ -146,7 +146,8 @@ static struct tsri_plan cuda_plan(int64_t batch, int64_t keys, uint32_t flags) {
     return plan;
 }
 
-// One sequence fills the card, a short one is not cut to pieces, and company changes no cut where it must not.
+// One long sequence fills the GPU, and a short one is not split. Under batch invariance other sequences do not change
+// the splits.
 static void cuda_splits_fill_the_card(void **state) {
     (void)state;
     assert_true(cuda_plan(1, 32768, 0).num_tasks > 2 * 132);

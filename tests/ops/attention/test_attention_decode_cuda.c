@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode on CUDA without a GPU: in how many launches, whether its blocks come in early, and with how much workspace.
+// Decode on CUDA without a GPU: the number of launches, whether its blocks start early, and its workspace.
 #include "kernel_pack_case.h"
 #include "test_support.h"
 
-// Of a tensor, far from the others: kernels do nothing, so that nothing need be there.
+// The address of a tensor, far from the others. It need not be mapped, because kernels do nothing.
 static void *place(int which) {
     return (void *)((uintptr_t)(which + 1) << 40); // NOLINT(performance-no-int-to-ptr)
 }
@@ -33,21 +33,21 @@ static bool is_early(void) {
     return is;
 }
 
-// Of 4 multiprocessors, with four blocks each.
+// 4 multiprocessors with four blocks each.
 static void launches(void **state) {
     (void)state;
     static const struct {
         struct shape shape;
         int launches;
-        unsigned blocks; // of the last one
+        unsigned blocks; // of the last launch
         bool is_early;
     } cases[] = {
         {{1, 256, 4, 1}, 1, 1, true},                       // not worth a merge
-        {{1, 600, 4, 1}, 1, 4, true},                       // merged by the block of the last chunk
-        {{2, 600, 8, 2}, 1, 16, true},                      // with all rows
-        {{2, 600, 10, 2}, 2, 2 * 2 * 8, true},              // more rows
-        {{1, 4096, 4, 1}, 2, 8, true},                      // more chunks
-        {{1, 3000, 4, 1, TSR_BATCH_INVARIANT}, 2, 8, true}, // rows of others choose nothing
+        {{1, 600, 4, 1}, 1, 4, true},                       // the last chunk's block merges
+        {{2, 600, 8, 2}, 1, 16, true},                      // also with the maximum of rows
+        {{2, 600, 10, 2}, 2, 2 * 2 * 8, true},              // too many rows
+        {{1, 4096, 4, 1}, 2, 8, true},                      // too many chunks
+        {{1, 3000, 4, 1, TSR_BATCH_INVARIANT}, 2, 8, true}, // independent of other rows
         {{16, 5000, 4, 1}, 1, 16, false},                   // caches of 20 MB, one chunk each
         {{1, 256, 4, 1, 0, TSR_F32}, 2, 4, false},
         {{1, 600, 4, 1, 0, TSR_F32}, 2, 4, false},
@@ -68,7 +68,7 @@ static void launches(void **state) {
     tsr_context_destroy(ctx);
 }
 
-// Four chunks: rows of results, a maximum and a sum for each, and a mark.
+// Four chunks: each has rows of results, a maximum, a sum and a flag.
 static void workspace(void **state) {
     (void)state;
     tsr_context *ctx = cuda_context();

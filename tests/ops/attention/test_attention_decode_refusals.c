@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over a cache: pages, lengths, offsets and options that are refused, by their names and values and before
-// anything is written.
+// Attention with a cache: invalid pages, lengths, offsets and options are refused with name and value before anything
+// is written.
 #include "attention_decode_case.h"
 
 // ---- Pages ------------------------------------------------------------------------------------
@@ -11,7 +11,7 @@ static void pages_that_do_not_exist(void **state) {
     static const int32_t lengths[BATCH] = {3, 47, 80};
     for (int i = 0; i < COUNT(bad); i++) {
         fill_caches(lengths);
-        w.table[1][2] = bad[i]; // of keys 32 to 47, the new one among them
+        w.table[1][2] = bad[i]; // keys 32 to 47, which include the new key
         char value[32];
         (void)snprintf(value, sizeof value, "is %d", bad[i]);
         memset(w.out, 0x55, sizeof w.out);
@@ -22,7 +22,7 @@ static void pages_that_do_not_exist(void **state) {
         assert_true(isnan(w.k_pages[w.table[0][0]][3][0][0])); // nothing was appended
         size_t bytes;
         assert_ok(tsr_attention_decode_prepare(ctx, &args, &bytes));
-        // Where nobody looks they are no matter: beyond a sequence, and behind a window.
+        // Invalid pages are allowed where nobody reads them: beyond a sequence's end and before a window.
         fill_caches(lengths);
         w.table[1][3] = w.table[0][1] = w.table[2][0] = w.table[2][1] = bad[i];
         args.has_window_left = 1;
@@ -30,7 +30,7 @@ static void pages_that_do_not_exist(void **state) {
         assert_ok(tsr_attention_decode(ctx, &args));
         args.window_left = 49;
         assert_status(tsr_attention_decode(ctx, &args), TSR_INVALID_ARGUMENT, "page_table[2][1]");
-        // Between what a shortened sequence sees and what is appended to it.
+        // Between what a shortened sequence sees and what is appended.
         fill_caches(lengths);
         for (int page = 1; page < 5; page++) w.table[2][page] = bad[i];
         args = call_of(0, BATCH, 0, 1, 0, true);
@@ -43,7 +43,7 @@ static void pages_that_do_not_exist(void **state) {
 
 // ---- Other metadata ---------------------------------------------------------------------------
 
-// Refused by its place and value, whoever asks, and nothing is written.
+// Checks that every variant refuses the value with its position, and that nothing is written.
 static void assert_bad(const tsr_attention_decode_args *good, const char *place,
                        const char *value) {
     static const char *const names[] = {NULL, "split", "naive"};
@@ -77,7 +77,7 @@ static void lengths_that_do_not_fit(void **state) {
         w.lengths[1] = bad[i].length;
         tsr_attention_decode_args args = call_of(0, BATCH, 0, bad[i].num, 0, false);
         assert_bad(&args, "cache_seqlens[1]", bad[i].value);
-        args.k_new = args.v_new = (tsr_tensor){0}; // a full cache is no matter without new keys
+        args.k_new = args.v_new = (tsr_tensor){0}; // a full cache is allowed without new keys
         if (bad[i].length == CAPACITY) assert_ok(tsr_attention_decode(ctx, &args));
         fill_caches(mixed);
     }
@@ -92,7 +92,7 @@ static void positions_beyond_the_tables(void **state) {
     fill_caches(mixed);
     args.cos.shape[0] = args.sin.shape[0] = mixed[2];
     assert_bad(&args, "cos has", "of sequence 2");
-    // Queries before the first key see none under the causal mask, and may not see one without it.
+    // Queries before the first key see nothing under the causal mask. Without the mask they may not exist.
     args = call_of(0, BATCH, 0, 3, 0, false);
     args.k_new = args.v_new = (tsr_tensor){0};
     for (int b = 0; b < BATCH; b++) w.lengths[b] = 3;

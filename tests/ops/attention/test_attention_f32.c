@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of fp32 on tensor cores without a GPU: which problems cuda-flash2 serves, and by which tiles.
+// fp32 attention on tensor cores without a GPU: which problems cuda-flash2 serves, and with which tiles.
 #include "ops/attention/cuda/attention_cuda.h"
 #include "test_support.h"
 
@@ -15,7 +15,7 @@ static struct attention_view view_of(int64_t seqlen, int64_t heads, int64_t dim)
     return (struct attention_view){(char *)memory, TSR_F32, seqlen * heads * dim, heads * dim, dim};
 }
 
-// 4 sequences of 1000, 12 heads of 64.
+// 4 sequences of 1000 tokens, 12 heads of 64.
 static struct attention_problem problem(void) {
     return (struct attention_problem){.q = view_of(1000, 12, 64),
                                       .k = view_of(1000, 12, 64),
@@ -49,7 +49,7 @@ enum { AMPERE_BYTES = 166912 };
 
 static void what_forward_serves(void **state) {
     (void)state;
-    SERVES(FORWARD, true, p.q.seq = 769, p.k.data += 4); // rows that start anywhere
+    SERVES(FORWARD, true, p.q.seq = 769, p.k.data += 4); // no alignment needed
     SERVES(FORWARD, false, p.dtype = TSR_BF16, p.q.seq = 769);
     SERVES(FORWARD, true, p.head_dim = 1, p.head_dim_v = 255, p.sinks.data = (char *)memory);
     SERVES(FORWARD, true, p.softmax_scale = -1, p.softcap = 30, p.dropout_threshold = 1);
@@ -62,7 +62,7 @@ static void what_forward_serves(void **state) {
     SERVES(FORWARD, false, limits.cuda_arch = 80, p.head_dim = 129,
            limits.shared_bytes_per_block = AMPERE_BYTES - 4096);
     SERVES(FORWARD, true, p.head_dim = 256);
-    SERVES(FORWARD, false, p.head_dim = 256, p.softcap = 30); // registers do not suffice
+    SERVES(FORWARD, false, p.head_dim = 256, p.softcap = 30); // too few registers
     SERVES(FORWARD, true, p.head_dim = 128, p.softcap = 30);
     SERVES(FORWARD, false, p.dtype = TSR_F64);
 }
@@ -70,7 +70,7 @@ static void what_forward_serves(void **state) {
 static void what_backward_serves(void **state) {
     (void)state;
     SERVES(BACKWARD, true, p.dout.seq = 769, p.k.data += 4);
-    SERVES(BACKWARD, true, p.head_dim = 128, p.dropout_threshold = 1); // with scratch, just so
+    SERVES(BACKWARD, true, p.head_dim = 128, p.dropout_threshold = 1); // fits barely, with scratch
     SERVES(BACKWARD, false, p.head_dim = 129);
     SERVES(BACKWARD, false, p.head_dim_v = 129);
     SERVES(BACKWARD, true, p.dtype = TSR_BF16, p.head_dim = 256);
@@ -90,7 +90,7 @@ static void backward_plans(void **state) {
         p.head_dim = head_dim;
         attention_cuda_plan_flash2_backward(&p, &hopper, &plan);
         assert_int_equal(plan.block_k, head_dim);
-        assert_int_equal(plan.block_m, head_dim); // rows of a block: 16 a warp
+        assert_int_equal(plan.block_m, head_dim); // rows per block: 16 per warp
         assert_int_equal(plan.block_n, head_dim);
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention where rows have numbers of 2^31 and more, or nearly: keys at the end of a cache, of a packed batch, on the last
-// pages. Sparse mappings hold them, of which a window looks at a few rows; a number that was kept in 32 bits on its way
-// to an address would miss them. Every variant of the CPU, against the definition in double precision.
+// Attention on rows whose indices reach 2^31: keys at the end of a cache, of a packed batch, and on the last pages.
+// Sparse mappings hold them, and a window limits the rows that are read. A 32-bit index would give a wrong address.
+// Every CPU variant is compared with the definition in double precision.
 #define _GNU_SOURCE
 #include <math.h>
 #include <sys/mman.h>
@@ -12,14 +12,14 @@ enum { QUERIES = 3, DIM = 4, WINDOW = 5, SEEN = QUERIES + WINDOW - 1, PAGE = 16 
 static const int64_t far = INT64_C(1) << 31;
 
 static float q[QUERIES][DIM], out[QUERIES][DIM], lse[QUERIES];
-static float keys[SEEN][DIM], values[SEEN][DIM]; // the last ones: what is seen of all
+static float keys[SEEN][DIM], values[SEEN][DIM]; // the last ones, which alone are seen
 
 // ---- Tensors that are nearly empty --------------------------------------------------------------
 
 static float *map_rows(int64_t rows) {
     void *data = mmap(NULL, (size_t)rows * sizeof q[0], PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (data == MAP_FAILED) skip(); // an address space that is limited
+    if (data == MAP_FAILED) skip(); // the address space is limited
     return data;
 }
 
@@ -57,7 +57,7 @@ static void poison(void) {
     memset(lse, 0xff, sizeof lse);
 }
 
-// The i-th variant of the CPU, NULL behind the last.
+// Returns the i-th variant of the CPU, or NULL after the last.
 static const char *next_variant(const char *op, int *i) {
     tsr_variant_info info;
     while (tsr_variant_info_get(op, (*i)++, &info) == TSR_OK)
@@ -73,7 +73,7 @@ static const char *next_variant(const char *op, int *i) {
 static void last_of_many_keys(void **state) {
     (void)state;
     const int64_t rows = far + SEEN + 3;
-    // Those that neither ask for memory by the key nor go over keys that no query sees. NULL: what is chosen.
+    // Variants whose memory and time do not grow with keys that no query sees. NULL: the default variant.
     static const char *const variants[] = {"tuned", "few", "flash2", "reference", NULL};
     float *k = map_rows(rows), *v = map_rows(rows), slope = 0.25f;
     draw_all(1);
@@ -98,7 +98,7 @@ static void last_of_many_keys(void **state) {
     unmap_rows(v, rows);
 }
 
-// The second of two sequences, the last rows of as many as offsets can count. Nothing of the first is asked for.
+// The second of two packed sequences, at the end of as many rows as offsets can express. The first has no queries.
 static void last_of_packed_keys(void **state) {
     (void)state;
     const int64_t rows = far - 1;
@@ -131,17 +131,17 @@ static void last_of_packed_keys(void **state) {
 
 // ---- Pages --------------------------------------------------------------------------------------
 
-// Rows of the last two pages, which are beyond 2^32 elements; one of them gets the new key.
+// The rows of the last two pages lie beyond 2^32 elements. One page receives the new key.
 static void last_pages(void **state) {
     (void)state;
     const int64_t pages = far / PAGE + 2, rows = pages * PAGE;
     int32_t table[] = {(int32_t)(pages - 1), (int32_t)(pages - 2)}, length = PAGE + 1 - QUERIES;
     float *k = map_rows(rows), *v = map_rows(rows);
     draw_all(3);
-    // Keys 0 to PAGE of the sequence: the last but one page's row 0 holds its last.
+    // Keys 0 to PAGE of the sequence. Row 0 of the last but one page holds the last key.
     for (int j = 0; j < SEEN; j++) {
         int64_t key = PAGE + 1 - SEEN + j, row = table[key / PAGE] * (int64_t)PAGE + key % PAGE;
-        if (key >= length) continue; // comes with the call
+        if (key >= length) continue; // the call appends it
         memcpy(k + row * DIM, keys[j], sizeof keys[j]);
         memcpy(v + row * DIM, values[j], sizeof values[j]);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Under TSR_BATCH_INVARIANT a query whose scores are large, by its own size or by its bias, changes no bit of the queries beside it:
-// what scores beyond a limit take the long way does so for that row alone. Every variant, dtype and instruction set.
+// Under TSR_BATCH_INVARIANT a query with large scores, from its values or its bias, changes no bit of the other
+// queries: only that row takes the slower path for scores beyond a limit. Every variant, dtype and instruction set.
 #include <math.h>
 
 #include "test_support.h"
@@ -41,7 +41,7 @@ static tsr_status run(tsr_context *ctx, tsr_dtype dtype, const char *forward, co
                                      .dv = TSR_TENSOR(dv, dtype, 1, KEYS, 1, DIM)));
 }
 
-// All rows but ROW.
+// Compares all rows except ROW.
 static void check(const struct results *got, const struct results *expected, tsr_dtype dtype,
                   const char *variant, double size) {
     const size_t bytes = DIM * tsr_dtype_bytes(dtype);
@@ -59,8 +59,8 @@ static void check(const struct results *got, const struct results *expected, tsr
 static void far_rows(void **state) {
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
     static const double sizes[] = {300,  3000, 3e4,  -1e4,
-                                   -1e6, -1e9, -1e30}; // of the row; of its bias
-    // Backward's of the same name; those that promise the bits of a row. NULL: the choice.
+                                   -1e6, -1e9, -1e30}; // > 0: scales the row; < 0: its bias
+    // Backward's variants have the same names. These promise batch invariance. NULL: the default variant.
     static const char *const variants[] = {NULL, "tuned", "naive", "avx512_bf16", "amx_bf16"};
     static struct results usual, far;
     int num_run = 0;

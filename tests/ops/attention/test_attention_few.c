@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuda-few without a GPU: which problems it serves, how their queries lie in tiles and their keys in runs, and where it is the
-// default.
+// cuda-few without a GPU: which problems it serves, how it places queries in tiles and keys in runs, and where it is
+// the default.
 #include "attention_flash3_case.h"
 #include "context/plan_memo.h"
 #include "test_support.h"
 
 extern const struct tsri_op tsri_attention_forward_op;
 
-// Heads of queries on 8 of keys.
+// `heads` query heads, 8 key heads.
 static struct attention_problem few(int64_t batch, int64_t seqlen_q, int64_t seqlen_k,
                                     int64_t heads, int64_t head_dim) {
     struct attention_problem p = problem();
@@ -43,21 +43,21 @@ static void what_it_serves(void **state) {
     SERVES(true, p.num_heads_kv = 32);
     SERVES(false, p.dtype = TSR_F32);
     SERVES(false, limits.cuda_arch = 80);
-    SERVES(false, limits.flags = TSR_BATCH_INVARIANT); // runs hang on other rows and heads
+    SERVES(false, limits.flags = TSR_BATCH_INVARIANT); // runs depend on other rows and heads
     SERVES(false, limits.shared_bytes_per_block = 65536);
     SERVES(true, p.softcap = 30);
     SERVES(true, p.head_dim = p.head_dim_v = 256);
     SERVES(false, p.head_dim = p.head_dim_v = 256, p.softcap = 30);
     SERVES(false, p.num_heads_q = 0);
-    SERVES(false, p.slopes.data = (char *)memory); // a slope for each row
+    SERVES(false, p.slopes.data = (char *)memory); // one slope per row
     SERVES(false, p.dropout_threshold = 1);
     SERVES(false, p.bias = bias_of(&p, TSR_BF16, 16));
-    SERVES(false, p.num_heads_q = 8 * 129); // more than a tile's rows
-    SERVES(false, p.q.head = 0);            // heads that repeat one are no dimension of a map
+    SERVES(false, p.num_heads_q = 8 * 129); // more rows than a tile
+    SERVES(false, p.q.head = 0);            // a map cannot repeat a head
     SERVES(false, p.q.head = 130);
 }
 
-// Rows are queries times heads of a group.
+// Rows are queries times the heads of a group.
 static void tiles_and_runs(void **state) {
     static const struct {
         int64_t batch, seqlen_q, seqlen_k, heads, head_dim;
@@ -80,7 +80,7 @@ static void tiles_and_runs(void **state) {
         assert_int_equal(plan.grain, cases[i].queries);
         assert_int_equal(plan.block_k, cases[i].runs);
         assert_int_equal(plan.num_tasks, cases[i].tasks);
-        // Columns, a maximum and a sum of each row.
+        // Each row has its columns, a maximum and a sum.
         assert_int_equal(plan.workspace_bytes, cases[i].runs > 1 ? cases[i].tasks * cases[i].rows *
                                                                        (cases[i].head_dim + 2) * 4
                                                                  : 0);
@@ -112,7 +112,7 @@ static void where_it_is_the_default(void **state) {
     }
 }
 
-// Contexts remember plans. Dropout goes on with other numbers from call to call, which choose nothing; a mask does.
+// Contexts cache plans. New dropout offsets do not change the plan; a new mask does.
 static void remembered_plans(void **state) {
     (void)state;
     static struct tsri_plan_memo memo;
@@ -130,7 +130,7 @@ static void remembered_plans(void **state) {
     assert_ptr_equal(plan.variant, first.variant);
     assert_int_equal(plan.block_k, first.block_k);
     assert_int_equal(plan.workspace_bytes, first.workspace_bytes);
-    p.k.data += 2; // the copy engine does not take it
+    p.k.data += 2; // misaligned for the copy engine
     assert_ok(tsri_op_plan(&tsri_attention_forward_op, &p, &limits, &call, &plan));
     assert_int_equal(memo.next, 2);
     assert_string_not_equal(plan.variant->name, "cuda-few");

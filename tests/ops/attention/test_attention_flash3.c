@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention on Hopper without a GPU: which problems cuda-flash3 serves, with which tiles, and what it tells the driver of
-// queries, keys and values, on a driver of the test's own.
+// Attention on Hopper without a GPU: which problems cuda-flash3 serves, with which tiles, and what it passes to a fake
+// driver for queries, keys and values.
 #include "attention_flash3_case.h"
 #include "kernel_pack_case.h"
 #include "ops/attention/cuda/forward/attention_flash3_params.h"
@@ -24,14 +24,14 @@ static void what_it_serves(void **state) {
     SERVES(false, limits.shared_bytes_per_block = 166912);
     SERVES(true, p.mask = TSR_MASK_CAUSAL, p.has_window_left = true, p.window_left = 5);
     SERVES(true, p.softcap = 30, p.slopes.data = (char *)memory, p.sinks.data = (char *)memory);
-    SERVES(false, p.softcap = 1e6);    // its error is a part of softcap
-    SERVES(false, p.softcap = 1e-40F); // products over it overflow
+    SERVES(false, p.softcap = 1e6);    // its error grows with softcap
+    SERVES(false, p.softcap = 1e-40F); // products with it overflow
     SERVES(true, p.dropout_threshold = 1, p.slopes.data = (char *)memory);
     SERVES(false, p.dropout_threshold = 1, p.softcap = 30);
     SERVES(false, p.softmax_scale = 0);
     SERVES(false, p.softmax_scale = -1);
     SERVES(false, p.seqlen_k = p.total_k = 0);
-    SERVES(true, p.q.seq = 1024 + 8, p.q.head = 136); // any strides of 16 bytes
+    SERVES(true, p.q.seq = 1024 + 8, p.q.head = 136); // strides of 16 bytes
     SERVES(false, p.k.seq = 260);
     SERVES(false, p.v.data += 2);
     SERVES(true, p.k.head = p.v.head = 0, p.k.batch = 0); // one for all
@@ -39,12 +39,12 @@ static void what_it_serves(void **state) {
     SERVES(false, p.seqlen_q = 1 << 29, p.num_heads_q = 1 << 20); // too many tiles
     SERVES(true, p.head_dim = p.head_dim_v = 40);
     SERVES(true, p.head_dim = 192);
-    SERVES(false, p.head_dim = 192, p.softcap = 30); // registers do not suffice
+    SERVES(false, p.head_dim = 192, p.softcap = 30); // too few registers
     SERVES(true, p.head_dim = 192, p.slopes.data = (char *)memory);
     SERVES(true, p.head_dim = p.head_dim_v = 256, p.slopes.data = (char *)memory);
 }
 
-// A bias that the copy engine takes: rows of whole 16 bytes, one for each query or one for all.
+// Biases that the copy engine can read: rows of whole 16-byte pieces, one per query or one for all.
 static void biases_that_it_serves(void **state) {
     (void)state;
 #define BIAS(expected, dtype, rows, ...)                                                           \
@@ -56,7 +56,7 @@ static void biases_that_it_serves(void **state) {
     BIAS(true, TSR_BF16, 1000, p.bias.stride[0] = p.bias.stride[1] = 0);
     BIAS(true, TSR_BF16, 1000, p.slopes.data = (char *)memory, p.dropout_threshold = 1);
     BIAS(true, TSR_BF16, 1000, p.head_dim = p.head_dim_v = 256);
-    BIAS(false, TSR_F32, 1000, p.head_dim = p.head_dim_v = 256); // no room
+    BIAS(false, TSR_F32, 1000, p.head_dim = p.head_dim_v = 256); // too little shared memory
     BIAS(false, TSR_BF16, 1000, p.softcap = 30);
     BIAS(false, TSR_BF16, 1000, p.bias.shape[3] = 1, p.bias.stride[3] = 0);
     BIAS(false, TSR_BF16, 1000, p.bias.stride[3] = 2);
@@ -85,13 +85,13 @@ static void plans(void **state) {
         attention_cuda_plan_flash3(&p, &hopper, &plan);
         assert_int_equal(plan.block_m, cases[i].block_m);
         assert_int_equal(plan.num_tasks, 32 * ((1000 + plan.block_m - 1) / plan.block_m));
-        assert_int_equal(plan.block_k, 32); // all heads: the longest of all come first
+        assert_int_equal(plan.block_k, 32); // all heads: the longest tasks come first
     }
-    // Heads of 64: tiles of 192 queries, unless few of them leave too much of a tile empty or hidden.
+    // Heads of 64 have tiles of 192 queries, unless few tiles leave too much of one empty or masked.
     static const struct {
         int64_t seqlen;
         tsr_mask mask;
-        int64_t block_m, window; // to the left; 0: none
+        int64_t block_m, window; // left window; 0: none
     } sizes[] = {{1000, TSR_MASK_NONE, 192},        {512, TSR_MASK_NONE, 192},
                  {256, TSR_MASK_NONE, 128},         {512, TSR_MASK_CAUSAL, 128},
                  {1024, TSR_MASK_CAUSAL, 128},      {2048, TSR_MASK_CAUSAL, 192},
@@ -109,7 +109,7 @@ static void plans(void **state) {
         attention_cuda_plan_flash3(&p, &hopper, &plan);
         assert_int_equal(plan.block_m, sizes[i].block_m);
     }
-    // A row's sums have one order for any lengths where that is asked for.
+    // Under TSR_BATCH_INVARIANT a row's sums have one order for all lengths.
     for (int i = 0; i < COUNT(sizes); i++)
         for (int head_dim = 64; head_dim <= 256; head_dim *= 4) {
             struct attention_problem p = problem();
@@ -173,7 +173,7 @@ static void maps_of_tensors(void **state) {
     tsr_context_destroy(ctx);
 }
 
-// One bias for all batches, its rows longer than there are keys; or a row for all queries.
+// One bias for all batches whose rows are longer than seqlen_k, or one row for all queries.
 static void map_of_a_bias(void **state) {
     (void)state;
     tsr_context *ctx = cuda_context();

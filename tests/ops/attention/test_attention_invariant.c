@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Under TSR_BATCH_INVARIANT a row of attention has the bits that it has beside other rows: a part of the sequences, heads and
-// queries of a call, forward and backward, by the default and the variants that promise it, of every instruction set and dtype.
+// Under TSR_BATCH_INVARIANT a row of attention has the same bits with any other rows in the call. The test cuts parts
+// out of the sequences, heads and queries, forward and backward, for the default and the variants that promise it, on
+// every instruction set and dtype.
 #include <math.h>
 #include <string.h>
 
@@ -10,7 +11,7 @@ enum { MOST_BATCH = 5, MOST_Q = 150, MOST_K = 700, MOST_HEADS = 6, MOST_DIM = 80
 enum { SIZE_Q = MOST_BATCH * MOST_Q * MOST_HEADS * MOST_DIM };
 enum { SIZE_K = MOST_BATCH * MOST_K * MOST_HEADS * MOST_DIM, SIZE_LSE = SIZE_Q / MOST_DIM };
 
-// Room for fp32.
+// Large enough for fp32.
 static float q[SIZE_Q], k[SIZE_K], v[SIZE_K], dout[SIZE_Q];
 static struct results {
     float out[SIZE_Q], lse[SIZE_LSE], dq[SIZE_Q], dk[SIZE_K], dv[SIZE_K];
@@ -19,7 +20,7 @@ static struct results {
 struct shape {
     tsr_dtype dtype;
     int64_t batch, seqlen_q, seqlen_k, groups, of_group, dim;
-    bool is_packed; // sequences of any lengths up to these
+    bool is_packed; // with sequences of any lengths up to these
     tsr_mask mask;
     int64_t window_left, window_right; // -1: none
     int32_t cu_q[MOST_BATCH + 1], cu_k[MOST_BATCH + 1];
@@ -28,7 +29,7 @@ struct shape {
 struct span {
     int64_t first, count;
 };
-// What a call has of the whole: of packed sequences all queries.
+// The part of the whole that a call gets. Packed sequences keep all queries.
 struct cut {
     struct span batch, queries, groups;
 };
@@ -37,7 +38,7 @@ static int64_t below(uint64_t *random, int64_t n) {
     return (int64_t)(test_bits(random) % (uint64_t)n);
 }
 
-// Few or many.
+// A small or a large number.
 static int64_t draw(uint64_t *random, int64_t most) {
     return 1 + below(random, below(random, 2) ? most : most / 6 + 1);
 }
@@ -72,7 +73,7 @@ static struct cut draw_cut(uint64_t *random, const struct shape *s) {
     struct cut c = {draw_span(random, s->batch), draw_span(random, s->seqlen_q),
                     draw_span(random, s->groups)};
     if (s->mask != TSR_MASK_NONE || s->window_left >= 0 || s->window_right >= 0)
-        c.queries.first = s->seqlen_q - c.queries.count; // which count from the last
+        c.queries.first = s->seqlen_q - c.queries.count; // their masks count from the last query
     if (s->is_packed) c.queries = (struct span){0, s->seqlen_q};
     return c;
 }
@@ -83,13 +84,13 @@ static tsr_tensor narrow(tsr_tensor t, int dim, struct span span) {
     return t;
 }
 
-// Rows of packed sequences.
+// The rows of the packed sequences in a cut.
 static struct span packed_rows(const struct cut *c, const int32_t *cu) {
     int32_t first = cu[c->batch.first], end = cu[c->batch.first + c->batch.count];
     return (struct span){first, end - first};
 }
 
-// A cut of a tensor of queries or keys: (batch, rows, heads, dim), packed (rows, heads, dim).
+// The cut part of a tensor of queries or keys: (batch, rows, heads, dim), or packed (rows, heads, dim).
 static tsr_tensor view(const struct shape *s, const struct cut *c, float *data, bool is_of_keys) {
     int64_t rows = is_of_keys ? s->seqlen_k : s->seqlen_q, group = is_of_keys ? 1 : s->of_group;
     const int32_t *cu = is_of_keys ? s->cu_k : s->cu_q;
@@ -114,7 +115,7 @@ static tsr_tensor lse_view(const struct shape *s, const struct cut *c, float *da
     return narrow(narrow(narrow(t, 0, c->batch), 1, some), 2, c->queries);
 }
 
-// Its sequences' offsets, in memory of the caller's.
+// The offsets of the cut's sequences, in the caller's memory.
 static tsr_tensor offsets(const struct shape *s, const struct cut *c, const int32_t *cu,
                           int32_t *own) {
     for (int64_t b = 0; b <= c->batch.count; b++)
@@ -152,7 +153,7 @@ static tsr_status forward(tsr_context *ctx, const struct shape *s, const struct 
     return tsr_attention_forward(ctx, &a);
 }
 
-// Keys' gradients are sums over all queries.
+// Requests dk and dv only if the cut keeps all queries, because they are sums over these.
 static tsr_status backward(tsr_context *ctx, const struct shape *s, const struct cut *c,
                            const char *variant, struct results *r) {
     int32_t cu[2][MOST_BATCH + 1];
@@ -212,7 +213,7 @@ static void parts_of_a_call(void **state) {
     uint64_t random = 20261128;
     for (int t = 0; t < COUNT(inputs); t++)
         for (int i = 0; i < 2 * sizes[t]; i++) {
-            // A number in both halves, of any of the dtypes, and of all of it.
+            // Writes a finite number into both halves, so that it is one in every dtype.
             uint16_t half = (uint16_t)(0x3c00 + (test_bits(&random) & 0x81ff));
             memcpy((char *)inputs[t] + 2 * (size_t)i, &half, sizeof half);
         }
@@ -230,7 +231,7 @@ static void parts_of_a_call(void **state) {
     }
 }
 
-// Many sequences leave the keys of each in fewer runs.
+// With many sequences the keys of each are cut into fewer runs.
 static void one_of_many_sequences(void **state) {
     (void)state;
     enum { BATCH = 80, ROWS = 10, KEYS = 2100, HEADS = 4, DIM = 64, NUMEL = ROWS * HEADS * DIM };
@@ -242,7 +243,7 @@ static void one_of_many_sequences(void **state) {
     for (int batch = 1; batch <= BATCH; batch += BATCH - 1) {
         tsr_tensor many = TSR_TENSOR(rows, TSR_F32, batch, ROWS, HEADS, DIM);
         tsr_tensor same = TSR_TENSOR(keys, TSR_F32, batch, KEYS, HEADS, DIM);
-        many.stride[0] = same.stride[0] = 0; // all alike
+        many.stride[0] = same.stride[0] = 0; // all sequences are the same
         assert_ok(tsr_attention_forward(
             ctx,
             &TSR_ATTENTION_FORWARD_ARGS(.q = many, .k = same, .v = same,
@@ -254,7 +255,7 @@ static void one_of_many_sequences(void **state) {
     tsr_context_destroy(ctx);
 }
 
-// Under a window, whose first queries see further back.
+// With a window, the first queries see earlier keys.
 static void without_earlier_queries(void **state) {
     (void)state;
     enum { QUERIES = 120, LEAST = 50, KEYS_EACH = 900, DIM = 32 };

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention beside large additive masks, -1e4 to the lowest number: whole rows, most keys, everything. Every variant, forward and
-// backward, against double precision.
+// Attention with large additive masks, from -1e4 to the lowest number: on whole rows, most keys, everything. Every
+// variant, forward and backward, is compared with double precision.
 //
-// An f32 score of -1e9 has no digits left of q k, and the header's bound then allows any weights between keys of such scores. So
-// a row is one of three: FINE, where the bound means something; EVEN, where every score rounds to one number and all
-// weights are the same; VAGUE, where the output must lie among the values. In all of them nothing is NaN, and the weights that backward
-// rebuilds sum to 1.
+// An f32 score of -1e9 has no digits left of q k, and the header's bound then allows any weights between such keys. So
+// each row has one of three kinds. FINE: the bound is meaningful. EVEN: every score rounds to one number, and all
+// weights are equal. VAGUE: the output only has to lie among the values. In all of them nothing may be NaN, and the
+// weights that backward recomputes must sum to 1.
 //
-// TESSERA_TEST_CASES: how many cases. TESSERA_TEST_SEED. TESSERA_TEST_DEVICE=cuda: on cuda:0. TSR_ISA: that one alone.
+// TESSERA_TEST_CASES: the number of cases. TESSERA_TEST_SEED: the seed. TESSERA_TEST_DEVICE=cuda: runs on cuda:0.
+// TSR_ISA: runs only that one.
 #include "attention_masks_case.h"
 
 enum row_kind { FINE, EVEN, VAGUE };
 
-// Of each row of a head, what is expected.
+// The expected values for each row of a head.
 static double weights[MOST_HEADS][MOST_Q][MOST_K], sink_weight[MOST_HEADS][MOST_Q],
     error[MOST_HEADS][MOST_Q];
 static enum row_kind kinds[MOST_HEADS][MOST_Q];
@@ -53,7 +54,7 @@ static void expect_row(int64_t h, int64_t i) {
     }
     const bool is_sunk = sink >= top - 2 * e_top - 40;
     const double bias = high_bias;
-    // In double z - s is not quite the bias: it is one number for all keys within what doubles round.
+    // In double, z - s differs from the bias by rounding. It counts as one number for all keys within that error.
     kinds[h][i] = most_e <= 0.25 ? FINE
                   : high_bias - low_bias <= 1e-12 * fabs(bias) && !is_sunk &&
                           most_s < ulp32(bias) / 8 && fmod(bias, ulp32(bias)) == 0
@@ -112,7 +113,7 @@ static void check_forward(const char *variant) {
         }
 }
 
-// The weights that backward rebuilds sum to 1, less the sink's: the values' gradients to those of the output.
+// Checks through dv and dout that the weights which backward recomputes sum to 1 minus the sink's weight.
 static void check_sums(const char *variant) {
     const struct test_case *c = &the_case;
     const double most = c->dtype == TSR_F32 ? 1e-5 : 2e-2;
@@ -120,7 +121,7 @@ static void check_sums(const char *variant) {
     for (int64_t h = 0; h < c->heads && c->has_sinks; h++)
         for (int64_t i = 0; i < c->len_q; i++)
             if (kinds[h][i] == VAGUE && sink_weight[h][i] > 0)
-                return; // whose weight is anybody's guess
+                return; // the sink's weight is then unknown
     for (int64_t kv = 0; kv < heads_kv; kv++)
         for (int64_t d = 0; d < c->dim; d++) {
             double got = 0, rounding = 1e-7, expected = 0, magnitude = 0;
@@ -149,7 +150,7 @@ static void add(int t, int64_t n, double x, double bound) {
     expected[t].bound[n] += bound;
 }
 
-// What one query of a head adds to all gradients; without expectations where its weights are vague.
+// Adds one query's share to all expected gradients. If its weights are vague there are no expectations.
 static void expect_gradients(int64_t h, int64_t i) {
     const struct test_case *c = &the_case;
     const int64_t heads_kv = c->heads / c->group, kv = h / c->group, dim = c->dim;
@@ -208,7 +209,7 @@ static int run_case(tsr_context *ctx, uint64_t seed) {
     const bool is_on_card = tsr_context_device(ctx).type == TSR_CUDA;
     for (int is_backward = 0; is_backward < 2; is_backward++) {
         const char *op = is_backward ? "attention_backward" : "attention_forward";
-        if (is_backward) { // beside what the library's own choice gave
+        if (is_backward) { // uses out and lse of the default variant
             assert_ok(call(ctx, NULL, false));
             check_forward("the choice");
             for (int t = DQ; t < NUM_TENSORS; t++)
@@ -218,7 +219,7 @@ static int run_case(tsr_context *ctx, uint64_t seed) {
                 for (int64_t i = 0; i < c->len_q; i++) expect_gradients(h, i);
         }
         for (int n = 0; tsr_variant_info_get(op, n, &info) == TSR_OK; n++) {
-            if (info.flags & TSR_VARIANT_REFERENCE) continue; // in double no score loses digits
+            if (info.flags & TSR_VARIANT_REFERENCE) continue; // double scores lose no digits
             if (((info.flags & TSR_VARIANT_CUDA) != 0) != is_on_card) continue;
             const int first = is_backward ? DQ : OUT;
             for (int t = first; t < (is_backward ? NUM_TENSORS : DOUT); t++)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward of few queries on many keys: values of every variant against sums in double, and the same bits for any number of
-// threads, though keys are cut into runs.
+// Forward with few queries on many keys: every variant is compared with sums in double, and the bits must be the same
+// for any number of threads, though keys are cut into runs.
 #include "test_support.h"
 
 #include <math.h>
@@ -42,7 +42,7 @@ static int64_t length_of(const struct shape *s, int64_t b) {
     return s->has_lengths ? lengths[b] : s->seqlen_k;
 }
 
-// NaN lies where nobody looks: beyond a sequence's length.
+// Fills the inputs, with NaN beyond each sequence's length.
 static void fill(const struct shape *s, tsr_dtype dtype) {
     uint64_t seed = 11;
     lengths[0] = (int32_t)(s->seqlen_k - 130), lengths[1] = (int32_t)(s->seqlen_k / 3);
@@ -88,7 +88,7 @@ static void attend_in_double(const struct shape *s, tsr_dtype dtype) {
     }
 }
 
-// A caller's own, who runs one after the other, the last first.
+// A caller's parallel_for that runs the tasks one by one, the last first.
 static void run_backwards(void *user, int num_tasks, void (*task)(void *arg, int index),
                           void *arg) {
     (void)user;
@@ -121,7 +121,7 @@ static tsr_status run(const struct shape *s, tsr_dtype dtype, tsr_isa isa, const
 
 static void compare(const struct shape *s, tsr_dtype dtype, const char *what) {
     int64_t numel = s->batch * s->seqlen_q * HEADS_Q * s->dim;
-    // Weights of 16 bits, and a result of 16 bits; outputs are of the size of 0.05.
+    // Weights and results have 16 bits. Outputs are about 0.05.
     double bound = dtype == TSR_F32 ? 2e-6 : dtype == TSR_F16 ? 3e-4 : 2e-3;
     for (int64_t i = 0; i < numel; i++)
         if (!(fabs(tsr_load(dtype, first.out, i) - exact[i]) <= bound))
@@ -171,8 +171,8 @@ static void few_queries_on_many_keys(void **state) {
     assert_true(num_runs >= COUNT(shapes) * COUNT(dtypes));
 }
 
-// A value that is NaN reaches the output under any weight, one that is 0 in fp32 among them: the last key outweighs the others by
-// e^800, in another run of keys.
+// A NaN in a value reaches the output under any weight, even if the weight rounds to 0 in fp32. Here the last key, in
+// another run of keys, is e^800 times heavier.
 static void nan_in_a_value_of_no_weight(void **state) {
     (void)state;
     enum { KEYS_LONG = 4096, DIM = 64, NAN_KEY = 10, NAN_DIM = 3, ROWS_LONG = 9 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of few heads: how keys and queries are shared out follows the threads, the bits do not.
+// Attention with few heads: the number of threads changes how keys and queries are divided, but not the bits.
 #include "cpu/gemm.h"
 #include "ops/attention/attention_problem.h"
 #include "test_support.h"
@@ -10,8 +10,8 @@
 enum {
     MOST_SEQ = 600,
     MOST_HEADS = 64,
-    NUMEL = MOST_SEQ * MOST_HEADS * 8, // or fewer heads of more dims
-    LONG_WORK = 1 << 20                // of all heads, where sanitizers make everything slow
+    NUMEL = MOST_SEQ * MOST_HEADS * 8, // or fewer heads with larger dims
+    LONG_WORK = 1 << 20                // for all heads, under slow sanitizers
 };
 enum { Q, K, V, OUT, DOUT, DQ, DK, DV, NUM_TENSORS };
 
@@ -21,14 +21,14 @@ static float lse[MOST_HEADS * MOST_SEQ], expected_lse[MOST_HEADS * MOST_SEQ];
 struct shape {
     int64_t seqlen, heads, dim;
     tsr_mask mask;
-    bool has_nan; // a key's, which the first queries do not see under a causal mask
+    bool has_nan; // in a key that the first queries do not see under a causal mask
     int64_t window_left,
-        missing; // 0: none; queries more than keys, which the first of them see none of
+        missing; // window_left: 0 is none; missing: how many fewer keys than queries
 };
 
 static tsr_dtype dtype;
 
-// In bf16 tensors begin with what is of 16 bits. NAN is one there, too.
+// In bf16 the 16-bit data start at the tensor's first byte. NAN stays NaN there.
 static void fill_tensor(float *x, int64_t numel, int64_t nan_at, uint64_t *seed) {
     for (int64_t i = 0; i < numel; i++) {
         float value = i == nan_at ? NAN : (float)(test_bits(seed) % 2001) / 1000 - 1;
@@ -52,7 +52,7 @@ static void fill(const struct shape *s) {
     }
 }
 
-// A caller's own, who runs one after the other, the last first.
+// A caller's parallel_for that runs the tasks one by one, the last first.
 static void run_backwards(void *user, int num_tasks, void (*task)(void *arg, int index),
                           void *arg) {
     (void)user;
@@ -99,31 +99,32 @@ static void same_bits_for_any_number_of_threads(void **state) {
         {300, 2, 16, TSR_MASK_CAUSAL, false, 37},
         {300, 2, 16, TSR_MASK_CAUSAL, true, 70},
         {120, 2, 16, TSR_MASK_CAUSAL, false, 0, 75},
-        // One block of keys, which one thread takes by flash2 and a few by tuned, but not with a window.
+        // One block of keys: one thread uses flash2, and few threads use tuned except with a window.
         {40, 1, 128, TSR_MASK_NONE},
         {47, 3, 64, TSR_MASK_CAUSAL},
         {47, 1, 64, TSR_MASK_CAUSAL, true},
         {47, 3, 64, TSR_MASK_CAUSAL, false, 9},
-        // As many heads for each of two threads, in several tiles.
+        // Two threads with equally many heads, in several tiles.
         {130, 4, 16, TSR_MASK_CAUSAL, true},
         {200, 2, 16, TSR_MASK_CAUSAL, false, 20},
         {330, 1, 64, TSR_MASK_CAUSAL},
         {330, 1, 64, TSR_MASK_CAUSAL, true},
-        {190, 12, 128, TSR_MASK_NONE}, // of bf16: two runs, which fill no block
+        {190, 12, 128, TSR_MASK_NONE}, // in bf16 two runs, which fill no block
         {300, 8, 64, TSR_MASK_NONE},
         {590, 1, 64, TSR_MASK_NONE}, // groups of several runs
         {590, 2, 64, TSR_MASK_CAUSAL, true},
-        // Heads that do not come out even for five threads, or do, whose last tiles others take.
+        // Five threads: heads that do not divide evenly, or that do and whose last tiles other threads take.
         {140, 7, 64, TSR_MASK_NONE},
         {200, 10, 64, TSR_MASK_CAUSAL, true},
         {200, 9, 64, TSR_MASK_CAUSAL, false, 0, 60},
-        // Many queries of few keys, whose backward goes by spans of them, with several runs of keys in the last but one.
+        // Many queries on few keys. Backward works on spans of queries, and all shapes but the last have several runs
+        // of keys.
         {600, 1, 24, TSR_MASK_NONE, false, 0, 590},
         {500, 2, 64, TSR_MASK_CAUSAL, false, 0, 481},
         {590, 1, 40, TSR_MASK_NONE, false, 0, 300},
         {2100, 1, 40, TSR_MASK_NONE, false, 0, 2030}, // in bf16 too
     };
-    static const int threads[] = {2, 3, 16, 5}; // long shapes: the last alone
+    static const int threads[] = {2, 3, 16, 5}; // long shapes use only the last
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16};
     for (int i = 0; i < 2 * COUNT(shapes); i++) {
         const struct shape *shape = &shapes[i / 2];
@@ -162,8 +163,8 @@ static struct attention_problem problem_of(int64_t heads, int64_t seqlen, int64_
                                       .head_dim_v = dim};
 }
 
-// Backward's tasks: runs of 128 keys and more where threads are many, whole heads where they are few or one, and no more
-// runs than may have a sum of dq each; of many rows on few keys spans of rows, instead of runs where these are enough.
+// Tasks of backward: runs of at least 128 keys for many threads, whole heads for few or one, and at most as many runs
+// as may have their own sum of dq. For many rows on few keys the tasks are spans of rows if these are enough.
 static void tasks_of_backward(void **state) {
     (void)state;
     static char dq;
@@ -189,7 +190,8 @@ static void tasks_of_backward(void **state) {
     }
 }
 
-// A head's only tile: runs of whole blocks, as many whether keys fill the last one or not, for any number of threads.
+// A head's only tile: keys are cut into runs of whole blocks. The number of runs does not depend on a partial last
+// block or on the number of threads.
 static void runs_of_a_lone_tile(void **state) {
     (void)state;
     static const struct {
@@ -222,8 +224,8 @@ static void runs_of_a_lone_tile(void **state) {
     }
 }
 
-// Few threads without AVX-512: heads that do not come out even, or of several tiles, are taken tile by tile; an even number of
-// tiles for each thread where they share a head.
+// Few threads without AVX-512. Heads that do not divide evenly, or that have several tiles, are taken tile by tile. If
+// threads share a head, it has an even number of tiles per thread.
 static void heads_of_a_few_threads(void **state) {
     (void)state;
     static const struct {
@@ -246,7 +248,7 @@ static void heads_of_a_few_threads(void **state) {
         {4, 40, 128, 2, TSR_ISA_AVX2, false, 4, "flash2"},
         {4, 200, 64, 2, TSR_ISA_AVX2, true, 16, "tuned"},
         {8, 1024, 64, 2, TSR_ISA_AVX2, true, 88, "tuned"},
-        // More than half the second-level cache, of each thread; more than can be kept for each.
+        // More than half of each thread's L2 cache, and more than each thread can keep.
         {8, 1024, 128, 2, TSR_ISA_AVX2, false, 8, "tuned"},
         {8, 1032, 128, 2, TSR_ISA_AVX2, false, 48, "tuned"},
         {1, 200, 64, 1, TSR_ISA_AVX2, false, 1, "tuned"},
@@ -265,14 +267,14 @@ static void heads_of_a_few_threads(void **state) {
                          cases[i].is_shared);
         assert_int_equal(plan.num_tasks, cases[i].num_tasks);
         assert_string_equal(attention_prefer_forward(&p, &limits), cases[i].choice);
-        // Where the first key that a tile sees is not the first of all, a sum's order follows the variant.
+        // If a tile's first visible key is not the first of all, the order of sums depends on the variant.
         if (cases[i].seqlen >= 48 || !cases[i].is_shared) continue;
         p.has_window_left = true;
         assert_string_equal(attention_prefer_forward(&p, &limits), "flash2");
     }
 }
 
-// Threads that have a head each take tiles of each other's last, where that is worth it, however many heads there are.
+// Threads that each have a head also take tiles of the others' last heads if that pays, for any number of heads.
 static void heads_of_threads_that_help(void **state) {
     (void)state;
     static const struct {
@@ -285,7 +287,8 @@ static void heads_of_threads_that_help(void **state) {
         {24, 512, 64, 16, false, ATTENTION_PACKS_HELPED},
         {17, 256, 64, 16, true, ATTENTION_PACKS_HELPED},
         {16, 256, 64, 16, false, ATTENTION_PACKS_HELPED},
-        // Fewer heads than threads: each thread packs one that it takes tiles of, but not for few rows, nor a long one in many copies.
+        // Fewer heads than threads: each thread packs the head whose tiles it takes, except for few rows or for many
+        // copies of a long head.
         {15, 256, 64, 16, false, ATTENTION_PACKS_SHARED},
         {4, 128, 64, 16, false, ATTENTION_PACKS_TILES},
         {4, 127, 256, 16, true, ATTENTION_PACKS_TILES},
@@ -322,7 +325,8 @@ static void heads_of_threads_that_help(void **state) {
     }
 }
 
-// Few rows go by decode's splits, fewer where bf16 has a unit of its own, for any number of threads: bits follow the variant.
+// Few rows use decode's splits, and fewer rows do if bf16 has its own unit. The number of threads does not matter,
+// because bits follow the variant.
 static void variant_of_few_rows(void **state) {
     (void)state;
     enum unit { FMA, DOT, TILES };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A sink that is not finite: -inf is none, +inf and NaN leave rows of NaN, in every variant of the CPU, with and without a softcap,
-// which takes another way through the softmax.
+// Sinks that are not finite: -inf means no sink; +inf and NaN give rows of NaN. Every CPU variant, with and without a
+// softcap, which uses another softmax path.
 #include <math.h>
 
 #include "test_support.h"
@@ -47,8 +47,8 @@ static void sinks_that_are_not_finite(void **state) {
     tsr_context_destroy(ctx);
 }
 
-// Two sequences of KEYS keys, of which the second counts none: rows of 0 beside any sink, with lse of the sink. So many keys are cut
-// into runs where threads are many.
+// Two sequences of KEYS keys; the second uses none of them. Its rows are 0 with any sink, and lse is the sink. There
+// are enough keys that many threads cut them into runs.
 static void rows_that_see_nothing(void **state) {
     (void)state;
     enum { KEYS = 700, ROWS = 2, WIDE = 32 };

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of few queries and keys on Hopper without a GPU: which problems cuda-small serves, with which tiles, and where it is the
-// default, forward and backward.
+// Attention with few queries and keys on Hopper without a GPU: which problems cuda-small serves, with which tiles, and
+// where it is the default, forward and backward.
 #include "attention_flash3_case.h"
 #include "ops/attention/cuda/backward/attention_backward_cuda.h"
 #include "test_support.h"
 
-// 4 sequences, as many heads of queries as of keys.
+// 4 sequences with as many query heads as key heads.
 static struct attention_problem few(int64_t seqlen_q, int64_t seqlen_k, int64_t heads,
                                     int64_t head_dim) {
     struct attention_problem p = problem();
@@ -18,13 +18,13 @@ static struct attention_problem few(int64_t seqlen_q, int64_t seqlen_k, int64_t 
     return p;
 }
 
-// The default where there are few blocks.
+// It is the default if there are few blocks.
 static void forward(void **state) {
     static const struct {
         int64_t seqlen_q, seqlen_k, heads, head_dim;
         float softcap;
         bool is_small, is_preferred;
-        int form; // blocks of 32 queries, of 128, of heads with up to 64
+        int form; // 0: blocks of 32 queries; 1: of 128; 2: whole heads of up to 64
     } cases[] = {
         {32, 32, 4, 16, 0, true, true, 0},      {128, 128, 8, 32, 0, true, true, 0},
         {256, 256, 8, 64, 0, true, true, 0},    {256, 256, 16, 64, 0, true, true, 1},
@@ -51,13 +51,13 @@ static void forward(void **state) {
         assert_int_equal(plan.grain, cases[i].form);
         assert_int_equal(plan.num_tasks, 4 * cases[i].heads *
                                              tsri_ceil_div(cases[i].seqlen_q, rows[cases[i].form]));
-        limits.flags = TSR_BATCH_INVARIANT; // its order of sums hangs on other rows and heads
+        limits.flags = TSR_BATCH_INVARIANT; // its order of sums depends on other rows and heads
         assert_null(attention_cuda_prefer_forward(&p, &limits));
         assert_false(attention_cuda_has_small(&p, &limits));
     }
 }
 
-// Blocks of 64 or 128 keys, as many as a head has in a cluster.
+// Blocks of 64 or 128 keys. A head's blocks form a cluster.
 static void backward(void **state) {
     static const struct {
         int64_t seqlen_q, seqlen_k, heads, head_dim;
@@ -127,7 +127,7 @@ static void what_backward_serves(void **state) {
     SERVES(true, p.dk.data = p.dv.data = NULL);
 }
 
-// Pieces of 16 bytes are copied and stored: a variant that needs them looks at every tensor, outputs too, and every stride.
+// Variants that copy and store 16-byte pieces check every tensor, including outputs, and every stride.
 static void every_tensor_is_aligned(void **state) {
     static const struct {
         bool (*serves)(const void *problem, const struct tsri_limits *limits);
@@ -144,7 +144,7 @@ static void every_tensor_is_aligned(void **state) {
     (void)state;
     for (int v = 0; v < COUNT(variants); v++) {
         struct attention_problem p = few(100, 100, 4, 64);
-        // Backward's statistics read out as it lies, but cuda-small's have no kernel of their own.
+        // For backward a separate kernel reads out in any layout; cuda-small has no such kernel.
         struct attention_view *const views[] = {
             &p.q,  &p.k,  &p.v,  variants[v].num_views == 4 ? &p.out : &p.dout,
             &p.dq, &p.dk, &p.dv, &p.out};

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores far below a row's largest: their weights fall from normal numbers to 0. None may be subnormal on the way: each product
-// with such a weight would take a hundred times as long as another. Every variant and instruction set of the CPU, in values.
+// Scores far below a row's maximum, whose weights fall from normal numbers to 0. No weight may be subnormal, because a
+// product with it would take a hundred times as long. The outputs of every CPU variant and instruction set are checked.
 #include <math.h>
 
 #include "test_support.h"
 
-// Key 0 has score 0, those from FIRST on minus their number, others minus KEYS, so that the sum is 1; value j is unit vector j.
+// Key 0 has score 0, key j >= FIRST has -j, all others have -KEYS, so that the sum is 1. Value j is unit vector j.
 enum { QUERIES = 17, KEYS = 128, FIRST = 40, DIM = 16 };
 enum { SIZE_Q = QUERIES * DIM, SIZE_K = KEYS * DIM, SIZE_V = KEYS * KEYS, SIZE_O = QUERIES * KEYS };
 
@@ -15,7 +15,7 @@ static union element {
 } q[SIZE_Q], k[SIZE_K], v[SIZE_V], out[SIZE_O], dout[SIZE_O], dq[SIZE_Q], dk[SIZE_K], dv[SIZE_V];
 static float lse[QUERIES];
 
-// Numbers of up to eight bits.
+// Stores a number of up to eight bits.
 static void put(void *tensor, tsr_dtype dtype, int i, float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -47,7 +47,7 @@ static void fill(tsr_dtype dtype) {
     put(dout, dtype, 0, 1);
 }
 
-// Weight j as it came out: e^-j, 0 below 2^-126, nothing in between.
+// Checks weight j: e^-j, or 0 below 2^-126. No other value is allowed.
 static void check(const char *what, const char *variant, tsr_isa isa, tsr_dtype dtype, int j,
                   double weight) {
     double truth = j == 0 ? 1 : j < FIRST ? 0 : exp(-j);
@@ -83,7 +83,7 @@ static tsr_status run_decode(tsr_context *ctx, const char *name) {
                                         .out = TENSOR(out, QUERIES, 1, KEYS)));
 }
 
-// Of query 0 alone: dv is its weights times dout.
+// Only query 0 counts: dv is its weights times dout.
 static tsr_status run_backward(tsr_context *ctx, const char *name) {
     assert_ok(run_forward(ctx, NULL));
     return tsr_attention_backward(
@@ -93,7 +93,7 @@ static tsr_status run_backward(tsr_context *ctx, const char *name) {
                  .dk = TENSOR(dk, KEYS, 1, DIM), .dv = TENSOR(dv, KEYS, 1, KEYS)));
 }
 
-// Every variant of the CPU but the reference, which keeps subnormal numbers.
+// Runs every CPU variant except the reference, which keeps subnormal numbers.
 static void for_each(const char *op, tsr_status (*run)(tsr_context *, const char *),
                      bool is_backward) {
     static const tsr_isa isas[] = {TSR_ISA_SCALAR, TSR_ISA_AVX2, TSR_ISA_AVX512};

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// More queries than keys under a mask: the first of them see nothing, and have zeros, and what their sink is for lse. Every
-// variant of the CPU beside naive, which goes through all rows.
+// More queries than keys under a mask: the first queries see nothing. Their outputs must be 0, and their lse must be
+// the sink. Every CPU variant is compared with naive, which processes all rows.
 #include <math.h>
 
 #include "test_support.h"
 
 enum { BATCHES = 2, HEADS = 4, KV_HEADS = 2, DIM = 24, DIM_V = 40, MOST_Q = 700, MOST_K = 40 };
-enum { GAP = 3 }; // elements between heads of out, which nobody may write
+enum { GAP = 3 }; // elements between heads of out that must not be written
 
 struct shape {
     int64_t queries, keys;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The self-attention module against its definition, written out here once more: the variants share one
-// composition with the oracle, so the oracle itself is what has to be checked. Gradients against differences
-// of the loss, in f64. Then the estimate of memory. Options are in test_self_attention_options.c.
+// The self-attention module against its definition, which this file repeats: the variants share one composition with
+// the oracle, so the oracle itself must be checked. Gradients are compared with differences of the loss, in f64. Then
+// the memory estimate. Options are in test_self_attention_options.c.
 #include <math.h>
 
 #include "self_attention_case.h"
@@ -9,7 +9,7 @@
 enum { BATCH = 2, SEQLEN = 5, EMBED = 6, HEADS = 4, KV_HEADS = 2, DIM = 6, PAIRS = 2 };
 enum { ROWS = BATCH * SEQLEN, QKV = (HEADS + 2 * KV_HEADS) * DIM, ATT = HEADS * DIM };
 
-// Every number of the module; the order is that of `parameters` below.
+// All numbers of the module, in the order of `parameters` below.
 struct module {
     double x[ROWS][EMBED], w_qkv[QKV][EMBED], b_qkv[QKV], w_out[EMBED][ATT], b_out[EMBED];
     double cos[SEQLEN][PAIRS], sin[SEQLEN][PAIRS];
@@ -40,7 +40,7 @@ static void module_draw(struct module *m, uint64_t seed) {
 
 // ---- The definition ---------------------------------------------------------------------------
 
-// A head of row r after RoPE on pairs (i, i + PAIRS): column c.
+// Column c of a head in row r after RoPE on pairs (i, i + PAIRS).
 static double rotated(const struct module *m, int r, int head, int c) {
     const double *h = &m->qkv[r][head * DIM];
     int t = r % SEQLEN;
@@ -49,7 +49,7 @@ static double rotated(const struct module *m, int r, int head, int c) {
                      : h[c] * m->cos[t][c - PAIRS] + h[c - PAIRS] * m->sin[t][c - PAIRS];
 }
 
-// Causal, with a window of `left` keys before the own one; y alone.
+// Causal, with a window of `left` earlier keys. Computes only y.
 static void define(struct module *m, int left) {
     static double unrotated[ROWS][QKV];
     for (int r = 0; r < ROWS; r++)
@@ -189,7 +189,7 @@ static void backward_is_the_gradient(void **state) {
 
 // ---- Memory -----------------------------------------------------------------------------------
 
-// Twice the tokens take at most about twice the workspace, but of "naive".
+// Twice the tokens need at most about twice the workspace, except with "naive".
 static void workspace_is_linear(void **state) {
     (void)state;
     for (int naive = 0; naive < 2; naive++) {
@@ -248,7 +248,7 @@ static void estimate_is_what_prepare_says(void **state) {
     REFUSED(mask = (tsr_mask)9, "mask");
     REFUSED(head_dim = 0; bad.num_heads = 1; bad.batch = bad.seqlen = 1;
             bad.embed_dim = 1ll << 40, "self_attention_estimate", "embed_dim", "2^48");
-    // Tables of RoPE beyond any address, beside tensors that are not.
+    // RoPE tables that exceed the address space, with tensors that do not.
     args = TSR_SELF_ATTENTION_ESTIMATE_ARGS(.dtype = TSR_F32, .batch = 1, .embed_dim = 1,
                                             .num_heads = 1);
     args.seqlen = args.rotary_dim = INT64_C(1) << 47;
@@ -259,7 +259,7 @@ static void estimate_is_what_prepare_says(void **state) {
     assert_ok(tsr_self_attention_estimate(ctx, &args, &m));
     args.variant = "naive"; // 2^58 scores
     assert_status(tsr_self_attention_estimate(ctx, &args, &m), TSR_UNSUPPORTED, "naive");
-    // Without a batch nothing bounds seqlen: its square is beyond 2^63.
+    // Without a batch nothing bounds seqlen, whose square exceeds 2^63.
     args = TSR_SELF_ATTENTION_ESTIMATE_ARGS(.dtype = TSR_BF16, .embed_dim = 64, .num_heads = 4);
     args.seqlen = INT64_C(1) << 34;
     assert_ok(tsr_self_attention_estimate(ctx, &args, &m));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The self-attention module in f32: what is saved and whose workspace it is change no value, options are checked in the
-// module's name, and gradients may be columns of one tensor, as it has them.
+// The self-attention module in f32: what is saved and who provides the workspace change no value, options are checked
+// under the module's name, and gradients may be columns of one tensor, as in the module.
 #include <math.h>
 
 #include "self_attention_case.h"
@@ -12,8 +12,8 @@ static void plain_draw(struct plain *p) {
     for (int i = 0; i < E * H * D; i++) p->w_out[i] = test_float(&seed) / 8;
 }
 
-// What is saved does not change y, and neither does where the workspace comes from; with a workspace of
-// the caller's the arena stays empty.
+// Neither the saved tensors nor the source of the workspace change y. With the caller's workspace the arena stays
+// empty.
 static void saving_and_workspace_change_nothing(void **state) {
     (void)state;
     static struct plain p, other;
@@ -36,7 +36,7 @@ static void saving_and_workspace_change_nothing(void **state) {
     tsr_context_destroy(fresh);
 }
 
-// Options of the parts are refused in the module's name.
+// Invalid options of the parts are refused under the module's name.
 static void options_are_checked(void **state) {
     (void)state;
     static struct plain p;
