@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products on the CPU whose bits follow neither the number of threads nor, above 16 rows, what is beside a row. And the bound of
-// deep sums of bf16.
+// Products on the CPU whose bits depend neither on the number of threads nor, above 16 rows, on the other rows. Also
+// the error bound of deep sums in bf16.
 #include <math.h>
 #include <string.h>
 
@@ -28,10 +28,10 @@ static void multiply(int num_threads, const char *variant, tsr_dtype dtype, bool
     tsr_context_destroy(ctx);
 }
 
-// In place.
+// Rounds in place.
 static void round_to_dtype(tsr_dtype dtype, float *x, int64_t count) {
     for (int64_t i = 0; i < count; i++)
-        tsr_store(dtype, x, i, x[i]); // never beyond what is still to be read
+        tsr_store(dtype, x, i, x[i]); // never overwrites values still to be read
 }
 
 static void check_same_as(tsr_dtype dtype, bool is_transposed, const char *variant,
@@ -60,7 +60,7 @@ static void check_same(const char *variant, const char *other, int64_t m, int64_
     check_same_of(TSR_F32, variant, other, m, n, k);
 }
 
-// Past the caches several threads cut k too, and add up what each has in the order of one.
+// Past the caches several threads also cut k, and add the parts in the order of one thread.
 static void skinny_cuts_depth(void **state) {
     (void)state;
     struct matmul_problem p = {
@@ -82,12 +82,12 @@ static void skinny_cuts_depth(void **state) {
     check_same("skinny", "skinny", 1, 4200, 1025);
     check_same("skinny", "skinny", 2, 100, 4700);
     check_same_of(TSR_F16, "skinny", "skinny", 1, 33, 9000);
-    check_same(NULL, NULL, 2, 1, 50000); // a lone column has dot products
+    check_same(NULL, NULL, 2, 1, 50000); // one column uses dot products
     check_same_of(TSR_BF16, "skinny", "skinny", 6, 1024,
                   4096); // fewer blocks of columns than threads
 }
 
-// Beyond 16 rows their bits follow neither what is beside them nor the number of threads.
+// Checks that above 16 rows the bits depend neither on the other rows nor on the number of threads.
 static void check_rows_same(tsr_dtype dtype, int64_t n, int64_t k) {
     enum { MOST = 203 };
     static const int64_t rows[] = {17, 33, MOST};
@@ -108,7 +108,8 @@ static void check_rows_same(tsr_dtype dtype, int64_t n, int64_t k) {
     free(a), free(b), free(all), free(some);
 }
 
-// However rows and columns are dealt out, and whatever rows are beside: those of long columns beyond 16 too.
+// The bits do not depend on how rows and columns are divided. Above 16 rows, long columns do not depend on the other
+// rows either.
 static void skinny_cuts_rows(void **state) {
     (void)state;
     check_same_of(TSR_BF16, "skinny", "naive", 9, 16, 1024);
@@ -120,7 +121,7 @@ static void skinny_cuts_rows(void **state) {
     check_rows_same(TSR_F32, 4, 1030);
 }
 
-// Blocks of k of few long columns are tasks of their own where rows are few.
+// If columns are few and long and rows are few, blocks of k are separate tasks.
 static void parts_are_added_in_order(void **state) {
     (void)state;
     check_same_of(TSR_BF16, NULL, NULL, 12, 60, 2100);
@@ -129,7 +130,7 @@ static void parts_are_added_in_order(void **state) {
     check_rows_same(TSR_BF16, 16, 2100);
 }
 
-// Tiles turn the product where rows are few and threads, or columns many: the bits are the same.
+// Tiles transpose the product for few rows and threads, or for many columns. The bits are the same.
 static void turned_products_are_the_same(void **state) {
     (void)state;
     check_rows_same(TSR_BF16, 260, 1056);
@@ -143,11 +144,11 @@ static void tiles_add_in_one_order(void **state) {
     (void)state;
     for (int64_t m = 6; m <= 14; m++) check_same("direct", "local", m, 150, 600);
     for (int64_t m = 1; m <= 50; m += 7) check_same("streamed", "local", m, 150, 603);
-    // Each number of steps that is left, odd rows, and what is less than two vectors.
+    // Every remainder of steps, odd rows, and less than two vectors.
     for (int64_t i = 0; i < 12; i++) check_same("streamed", "local", 4 + i, 512 + 3 * i, 595 + i);
     check_same("streamed", "local", 97, 33, 515);
     tsr_context *ctx = test_context(1);
-    bool is_avx2 = tsr_context_isa(ctx) == TSR_ISA_AVX2; // 16 bits are streamed there alone
+    bool is_avx2 = tsr_context_isa(ctx) == TSR_ISA_AVX2; // only AVX2 streams 16 bits
     tsr_context_destroy(ctx);
     if (is_avx2)
         for (int64_t i = 0; i < 6; i++) {
@@ -155,13 +156,13 @@ static void tiles_add_in_one_order(void **state) {
             check_same_of(TSR_F16, "streamed", "local", 2 + 3 * i, 600 + 3 * i, 526 + i);
         }
     check_same("streamed", "local", 17, 1031, 1030);
-    check_same("streamed", "local", 3, 4100, 1030); // past the caches: k is cut
+    check_same("streamed", "local", 3, 4100, 1030); // past the caches, so k is cut
     check_same("packed", "local", 130, 70, 1300);
     check_same(NULL, "local", 200, 300, 700);
 }
 
-// By vdpbf16ps: an element's bits follow neither where tasks, strips of columns or passes of rows begin and end, nor, by columns
-// beyond 16 rows, what is beside it.
+// With vdpbf16ps an element's bits do not depend on how tasks, strips of columns and passes of rows are cut. By columns
+// and above 16 rows they do not depend on the other rows either.
 static void few_rows_of_bf16(void **state) {
     (void)state;
     static const int64_t columns[] = {1, 15, 16, 17, 33, 100, 129, 300, 1031};
@@ -171,16 +172,16 @@ static void few_rows_of_bf16(void **state) {
             for (int i = 0; i < COUNT(columns); i++)
                 check_same_as(TSR_BF16, by_columns, "skinny_bf16", "skinny_bf16", m, columns[i],
                               m % 2 == 0 ? 257 : 9000 / columns[i]);
-        check_same_as(TSR_BF16, by_columns, "skinny_bf16", "skinny_bf16", 7, 2100, 2011); // far
-        check_same_as(TSR_BF16, by_columns, "skinny_bf16", "skinny_bf16", 2, 4203, 2011); // farther
+        check_same_as(TSR_BF16, by_columns, "skinny_bf16", "skinny_bf16", 7, 2100, 2011); // past L2
+        check_same_as(TSR_BF16, by_columns, "skinny_bf16", "skinny_bf16", 2, 4203, 2011); // larger
     }
     check_same_as(TSR_BF16, true, "skinny_bf16", "skinny_bf16", 300, 16, 1031);
 }
 
-// Not in builds of a compiler that does not know the instruction, whose processors are said not to have it.
+// Missing if the compiler does not know the instruction. Processors then report that they lack it.
 extern __attribute__((weak)) void tsri_gemm_bf16_few(const struct gemm_bf16_few *product);
 
-// In which order b is read, and what is asked for ahead, changes no bit.
+// The order in which b is read, and prefetching, change no bits.
 static void reading_of_bf16(void **state) {
     (void)state;
     enum { MOST_M = 9, N = 37, C_STRIDE = 48, K = 1003, STRIDE = 1024 };
@@ -212,7 +213,7 @@ static void reading_of_bf16(void **state) {
     free(a), free(b);
 }
 
-// Groups of few rows go by the same kernel: bits are those of a product of its own, by name.
+// Groups with few rows use the same kernel: their bits are those of a single product with this variant.
 static void groups_of_few_rows_of_bf16(void **state) {
     (void)state;
     static const struct {
@@ -222,7 +223,7 @@ static void groups_of_few_rows_of_bf16(void **state) {
         {0, 1, 256, 3001}, {0, 4, 256, 600}, {0, 6, 100, 64}, {1, 2, 64, 256}, {1, 5, 256, 600}};
     const struct tsri_bf16_units units = tsri_bf16_units();
     if (!units.has_dot) skip();
-    // Beside slow dot products and no tiles the choice is a variant that adds in floats.
+    // With slow dot products and no tiles the default is a variant that adds in floats.
     const bool is_chosen = units.is_dot_fast || tsri_can_use_tiles(units);
     for (int i = 0; i < COUNT(cases); i++) {
         int64_t m = cases[i].m, n = cases[i].n, k = cases[i].k;
@@ -252,12 +253,13 @@ static void groups_of_few_rows_of_bf16(void **state) {
     }
 }
 
-// Of one sign sums drift furthest: beside the header's bound for c in fp32, near and past the caches, in blocks of either length.
+// Sums of one sign drift the most. They must keep the header's bound for c in fp32, near and past the caches, in blocks
+// of both lengths.
 static void deep_sums_of_bf16(void **state) {
     (void)state;
     static const int64_t columns[] = {20, 80}, depths[] = {4096, 4098, 65536};
     enum { M = 2, MOST_N = 1040 };
-    const double of_a = 135.0 / 128.0, of_b = 248.0 / 128.0; // whose sums lose as much at each step
+    const double of_a = 135.0 / 128.0, of_b = 248.0 / 128.0; // each step loses the same
     if (!tsri_bf16_units().has_dot) skip();
     tsr_context *ctx = test_context(1);
     for (int i = 0; i < 2 * COUNT(depths); i++) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How few threads, and groups, cut a product of floats into blocks on the CPU.
+// How the CPU cuts a product of floats into blocks for few threads and for groups.
 #include "context/op_table.h"
 #include "cpu/gemm.h"
 #include "matmul_cpu_case.h"
@@ -7,17 +7,17 @@
 
 typedef void planner(const void *problem, const struct tsri_limits *limits, struct tsri_plan *plan);
 
-// Of how many rows and columns a plan's tasks are.
+// How many rows and columns each task of a plan has.
 struct blocks {
     planner *plan;
     tsr_isa isa;
     int64_t m, n, k;
     int num_threads;
     int64_t block_m, block_n, num_tasks;
-    int64_t given[2]; // by a tuning row
+    int64_t given[2]; // from a tuning row
 };
 
-static bool has_usual_tiles(void) { // those of another kind of machine are others
+static bool has_usual_tiles(void) { // other architectures have other tiles
     return gemm_kernels(TSR_ISA_AVX512)->nr == 64 && gemm_kernels(TSR_ISA_AVX2)->nr == 16;
 }
 
@@ -38,28 +38,28 @@ static void check_blocks(const struct blocks *cases, int num_cases, const int32_
     }
 }
 
-// Rows and panels are cut until there are two tasks for each thread, or one where they are equal. Nothing is cut for one thread.
+// Rows and panels are cut until each thread has two tasks, or one if all are equal. One thread cuts nothing.
 static void blocks_of_few_threads(void **state) {
     (void)state;
     static const struct blocks cases[] = {
-        // A single panel, by rows alone: down to 48.
+        // One panel: cut by rows only, down to 48.
         {matmul_plan_local, TSR_ISA_AVX512, 48, 17, 4096, 2, 48, 64, 1},
         {matmul_plan_local, TSR_ISA_AVX512, 49, 17, 4096, 2, 30, 64, 2},
         {matmul_plan_local, TSR_ISA_AVX512, 102, 64, 4096, 3, 30, 64, 4},
         {matmul_plan_direct, TSR_ISA_AVX512, 49, 17, 4096, 2, 30, 64, 2},
-        // Rows of more than 256 first, then panels.
+        // More than 256 rows are cut first, then panels.
         {matmul_plan_blocked, TSR_ISA_AVX512, 252, 192, 512, 2, 252, 64, 3},
         {matmul_plan_blocked, TSR_ISA_SCALAR, 256, 12, 512, 2, 256, 4, 3},
         {matmul_plan_blocked, TSR_ISA_AVX512, 258, 192, 512, 2, 132, 192, 2},
         {matmul_plan_local, TSR_ISA_AVX512, 512, 100, 512, 2, 132, 128, 4},
-        // One for each, where an eighth of the columns is idle at most.
+        // One task per thread if at most an eighth of the columns is idle.
         {matmul_plan_blocked, TSR_ISA_AVX512, 200, 512, 512, 3, 204, 192, 3},
         {matmul_plan_blocked, TSR_ISA_AVX512, 200, 511, 512, 3, 204, 64, 8},
         {matmul_plan_local, TSR_ISA_AVX512, 200, 100, 512, 1, 204, 128, 1},
         {matmul_plan_blocked, TSR_ISA_AVX512, 2048, 384, 512, 2, 1026, 256, 4},
         {matmul_plan_blocked, TSR_ISA_AVX512, 2048, 576, 512, 2, 1026, 256, 6},
         {matmul_plan_local, TSR_ISA_AVX512, 200, 0, 512, 2, 204, 64, 0},
-        // Many threads; up to a few vectors of columns in lower tasks where steps are many.
+        // Many threads; also a few vectors of columns, in tasks with fewer rows if k is large.
         {matmul_plan_local, TSR_ISA_AVX512, 512, 512, 512, 4, 132, 64, 32},
         {matmul_plan_local, TSR_ISA_AVX512, 64, 16, 383, 16, 18, 16, 4},
         {matmul_plan_local, TSR_ISA_AVX512, 64, 16, 384, 16, 12, 16, 6},
@@ -67,7 +67,7 @@ static void blocks_of_few_threads(void **state) {
         {matmul_plan_local, TSR_ISA_AVX512, 64, 17, 640, 16, 12, 16, 12},
         {matmul_plan_local, TSR_ISA_AVX512, 64, 48, 1500, 16, 12, 16, 18},
         {matmul_plan_local, TSR_ISA_AVX512, 64, 49, 1500, 16, 18, 16, 16},
-        // Few steps: rows first, whole lines of c; columns where rows are too few.
+        // Small k: rows are cut first, to whole cache lines of c, and columns if rows are too few.
         {matmul_plan_direct, TSR_ISA_AVX512, 348, 681, 48, 16, 6, 704, 58},
         {matmul_plan_direct, TSR_ISA_AVX512, 348, 681, 49, 16, 48, 64, 88},
         {matmul_plan_direct, TSR_ISA_AVX512, 20, 2000, 16, 16, 6, 1024, 8},
@@ -97,8 +97,8 @@ static void blocks_of_few_threads(void **state) {
     assert_int_equal(plan.block_k, 264);
 }
 
-// On AVX2 the thread with the most tasks is to have the least work, up to eight tasks for each; B in place only where there are
-// two for each as it is.
+// On AVX2 the thread with the most tasks gets the least possible work, with up to eight tasks per thread. With B in
+// place this needs two tasks per thread already.
 static void blocks_that_come_out_even(void **state) {
     (void)state;
     static const struct blocks cases[] = {
@@ -112,7 +112,7 @@ static void blocks_that_come_out_even(void **state) {
     check_blocks(cases, COUNT(cases), NULL);
 }
 
-// A tuning row's blocks are rounded up to tiles, and not made equal.
+// A tuning row's blocks are rounded up to tiles and not made equal.
 static void blocks_that_are_given(void **state) {
     (void)state;
     static const struct blocks cases[] = {
@@ -126,7 +126,7 @@ static void blocks_that_are_given(void **state) {
     check_blocks(cases, COUNT(cases), NULL);
 }
 
-// Groups are of sizes that are known later: all threads have tasks, or one, and many threads as few.
+// Groups' sizes are known later: either one thread works or all do, and many threads cut tasks like few.
 static void blocks_of_groups(void **state) {
     (void)state;
     static const int32_t offsets[] = {0, 1};

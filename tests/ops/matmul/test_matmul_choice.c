@@ -6,7 +6,7 @@
 #include "matmul_cpu_case.h"
 #include "test_support.h"
 
-// B in place while it is small; on AVX2, where its panels are narrow, smaller for many rows.
+// B in place while it is small. On AVX2, whose panels are narrow, it must be smaller for many rows.
 static void b_in_place(void **state) {
     (void)state;
     assert_string_equal(choice(avx512, TSR_F32, false, 256, 256, 256), "direct");
@@ -23,8 +23,8 @@ static void b_in_place(void **state) {
     assert_string_equal(choice(avx512, TSR_F32, false, 768, 768, 768), "direct");
     assert_string_equal(choice(avx512, TSR_F32, false, 896, 896, 896), "blocked");
     assert_string_equal(choice(two, TSR_F32, false, 896, 896, 896), "direct");
-    assert_string_equal(choice(two, TSR_F32, false, 300, 1024, 512), "blocked"); // a page a step
-    assert_string_equal(choice(two, TSR_F32, false, 512, 700, 512), "blocked");  // rows off vectors
+    assert_string_equal(choice(two, TSR_F32, false, 300, 1024, 512), "blocked"); // page stride
+    assert_string_equal(choice(two, TSR_F32, false, 512, 700, 512), "blocked");  // partial vector
     assert_string_equal(choice(large_2, TSR_F32, false, 512, 700, 512), "local");
     assert_string_equal(choice(large_2, TSR_F32, false, 1000, 1281, 512), "blocked");
     assert_string_equal(choice(large_2, TSR_F32, false, 1025, 1280, 512), "blocked");
@@ -34,7 +34,7 @@ static void b_in_place(void **state) {
     assert_string_equal(choice(large_2, TSR_F32, false, 1000, 576, 512), "local");
 }
 
-// B passes by where it is past the second-level cache; with many threads for fewer rows.
+// B is streamed if it exceeds the L2 cache; with many threads only for fewer rows.
 static void b_passes_by(void **state) {
     (void)state;
     for (int64_t m = 1; m <= 17; m += 16)
@@ -64,7 +64,7 @@ static void b_passes_by(void **state) {
     assert_string_equal(choice(large, TSR_F32, false, 17, 512, 1024), "direct");
     assert_string_equal(choice(avx2, TSR_F32, true, 3, 4096, 4096), "skinny");
     assert_string_equal(choice(avx2, TSR_BF16, false, 3, 4096, 4096), "skinny");
-    // Registers of 16 floats that are not AMD's: few rows past the second-level cache, and three.
+    // AVX-512 except AMD: few rows past the L2 cache, and any size for three rows.
     assert_string_equal(choice(large, TSR_F32, false, 2, 1000, 127), "direct");
     assert_string_equal(choice(large, TSR_F32, false, 2, 1000, 128), "streamed");
     assert_string_equal(choice(large, TSR_F32, false, 2, 1024, 128), "direct");
@@ -79,7 +79,7 @@ static void b_passes_by(void **state) {
     assert_string_equal(choice(large_2, TSR_F32, false, 5, 1024, 1024), "direct");
     assert_string_equal(choice(large_2, TSR_F32, false, 5, 4096, 257), "streamed");
     assert_string_equal(choice(large_2, TSR_F32, false, 10, 999, 4096), "direct");
-    // AMD's: few rows, and rows of B that fall on the same lines.
+    // AMD: few rows, and rows of B that map to the same cache sets.
     assert_string_equal(choice(avx512, TSR_F32, false, 1, 1024, 1000), "direct");
     assert_string_equal(choice(amd, TSR_F32, false, 1, 1024, 1000), "streamed");
     assert_string_equal(choice(amd, TSR_F32, false, 1, 700, 64), "streamed");
@@ -91,7 +91,7 @@ static void b_passes_by(void **state) {
     assert_string_equal(choice(amd_2, TSR_F32, false, 3, 4096, 1000), "direct");
 }
 
-// Many threads cut k of it too, or have tiles, which add in the same order.
+// Many threads also cut k, or use tiles, which add in the same order.
 static void many_threads(void **state) {
     (void)state;
     assert_string_equal(choice(many, TSR_F32, false, 3, 4096, 4096), "direct");
@@ -101,7 +101,7 @@ static void many_threads(void **state) {
     assert_string_equal(choice(many, TSR_F32, false, 32, 1000, 4096), "direct");
     assert_string_equal(choice(many, TSR_F32, false, 33, 1000, 4096), "local");
     assert_string_equal(choice(many, TSR_F32, false, 6, 128, 60000), "direct");
-    assert_string_equal(choice(many, TSR_F32, false, 6, 128, 70000), "skinny"); // as one thread has
+    assert_string_equal(choice(many, TSR_F32, false, 6, 128, 70000), "skinny"); // like one thread
     assert_string_equal(choice(many, TSR_F32, false, 7, 128, 70000), "direct");
     assert_string_equal(choice(many, TSR_F32, false, 47, 2048, 1000), "direct");
     assert_string_equal(choice(many, TSR_F32, false, 48, 2048, 1000), "local");
@@ -126,7 +126,7 @@ static void many_threads(void **state) {
     assert_false(matmul_streams_parts(&p, 4));
 }
 
-// One thread shares panels with none; many threads share none either.
+// One thread needs no shared panels, and many threads share none either.
 static void panels(void **state) {
     (void)state;
     assert_string_equal(choice(avx2, TSR_F32, false, 512, 512, 512), "local");
@@ -136,7 +136,7 @@ static void panels(void **state) {
     assert_string_equal(choice(avx2_2, TSR_F32, false, 512, 768, 512), "local");
     assert_string_equal(choice(avx2_2, TSR_F32, false, 512, 768, 520), "blocked");
     assert_string_equal(choice(avx2_2, TSR_BF16, false, 512, 512, 512), "blocked");
-    // Two threads: own panels of floats; A of 16 bits is widened once where panels come out equal.
+    // Two threads: floats have private panels; 16-bit A is widened once if panels divide equally.
     assert_string_equal(choice(avx2_2, TSR_F32, false, 256, 500, 600), "local");
     assert_string_equal(choice(avx2_2, TSR_F32, false, 257, 500, 600), "local");
     assert_string_equal(choice(avx2_2, TSR_F32, false, 1000, 1152, 256), "local");
@@ -175,16 +175,16 @@ static void few_rows(void **state) {
     assert_string_equal(choice(avx512, TSR_F32, true, 12, 100, 192), "skinny");
     assert_string_equal(choice(avx512, TSR_F32, true, 15, 100, 255), "local");
     assert_string_equal(choice(avx512, TSR_F32, false, 1, 1000, 8), "direct");
-    // A lone row of little work has skinny's loop without its tasks.
+    // One row with little work uses skinny's loop without tasks.
     assert_string_equal(choice(avx512, TSR_F32, false, 1, 100, 8), "naive");
     assert_string_equal(choice(avx512, TSR_BF16, false, 1, 1000, 32), "naive");
     assert_string_equal(choice(many, TSR_BF16, false, 1, 1000, 32), "naive");
     assert_string_equal(choice(many, TSR_BF16, false, 1, 1000, 33), "skinny");
     assert_string_equal(choice(avx512, TSR_BF16, false, 2, 100, 8), "skinny");
-    assert_string_equal(choice(avx512, TSR_BF16, false, 1, 1 << 20, 0), "skinny"); // in few columns
+    assert_string_equal(choice(avx512, TSR_BF16, false, 1, 1 << 20, 0), "skinny"); // few columns
 }
 
-// Dot products, beside any number of rows, which therefore do not count; one column that is contiguous is one as well.
+// Dot products for any number of rows, so m does not matter. One contiguous column also counts as a long column.
 static void long_columns(void **state) {
     (void)state;
     for (int64_t m = 17; m <= 1700; m *= 10) {
@@ -202,7 +202,7 @@ static void long_columns(void **state) {
 static void few_rows_on_tiles(void **state) {
     (void)state;
     if (!tsri_can_use_tiles(tsri_bf16_units())) skip();
-    assert_string_equal(choice(amx, TSR_BF16, false, 13, 1, 257), "skinny_bf16"); // a long column
+    assert_string_equal(choice(amx, TSR_BF16, false, 13, 1, 257), "skinny_bf16"); // one long column
     assert_string_equal(choice(amx, TSR_BF16, false, 13, 2, 257), "skinny_bf16");
     assert_string_equal(choice(amx, TSR_BF16, true, 500, 4, 128), "skinny_bf16");
     assert_string_equal(choice(amx, TSR_BF16, true, 500, 8, 1024), "amx_bf16");
@@ -224,7 +224,7 @@ static void few_rows_on_tiles(void **state) {
     assert_string_equal(choice(amx, TSR_BF16, true, 8, 64, 64), "amx_bf16");
     assert_string_equal(choice(amx, TSR_BF16, false, 6, 4096, 4096), "amx_bf16");
     assert_string_equal(choice(amx, TSR_BF16, true, 12, 4096, 4096), "amx_bf16");
-    assert_string_equal(choice(amx, TSR_BF16, true, 8, 4096, 4096), "amx_bf16"); // turned
+    assert_string_equal(choice(amx, TSR_BF16, true, 8, 4096, 4096), "amx_bf16"); // transposed
     assert_string_equal(choice(amx, TSR_BF16, true, 5, 4096, 4096), "amx_bf16");
     assert_string_equal(choice(amx, TSR_BF16, true, 4, 4096, 4096), "skinny_bf16");
     assert_string_equal(choice(amx, TSR_BF16, true, 4, 256, 1024), "amx_bf16");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul of fp32 by Hopper's tensor cores without a GPU: who may have it, which planes are multiplied, plans, and what the
-// driver is told of operands in either direction, on a driver of the test's own.
+// fp32 matmul on Hopper's tensor cores without a GPU: which calls may use it, which planes are multiplied, its plans,
+// and what it passes to a fake driver for operands in both layouts.
 #include "kernel_pack_case.h"
 #include "matmul_cuda_case.h"
 #include "ops/matmul/cuda/matmul_wgmma_params.h"
@@ -12,7 +12,7 @@ static struct matmul_problem problem(int64_t m, int64_t n, int64_t k) {
     return p;
 }
 
-// Each of the six products whose planes' numbers add up to at most 2 once, the largest last.
+// Each of the six products of planes a and b with a + b <= 2 occurs once, the largest last.
 static void every_pair_once(void **state) {
     int seen[MATMUL_PLANES][MATMUL_PLANES] = {{0}}, before = 4;
     (void)state;
@@ -48,13 +48,13 @@ static void who_may_have_it(void **state) {
     SERVES(true, true, p.a.row = 1001, p.a.data += 4); // copied
     SERVES(true, true, p.a.row = 1, p.a.col = 1000, p.b.row = 1000, p.b.col = 1, p.b_up = p.b);
     SERVES(true, true, p.b.col = 0);                 // one column for all
-    SERVES(false, true, p.a.row = INT64_C(1) << 38); // too far apart for a map, not for a copy
+    SERVES(false, true, p.a.row = INT64_C(1) << 38); // too far apart for a map; can be copied
     SERVES(true, true, p.num_batches = 3, p.batch[2] = 3, p.a.batch[2] = 1);
     struct matmul_problem p = problem(4096, 4096, 4096);
     assert_string_equal(matmul_cuda_prefer(&p, &hopper), "cuda-tf32");
     p.math = TSR_MATMUL_MATH_SPLIT;
     assert_string_equal(matmul_cuda_prefer(&p, &hopper), "cuda-bf16x6");
-    p = problem(64, 64, 64); // under the flag the time of two copies must not matter
+    p = problem(64, 64, 64); // with the flag, copy times must not matter
     p.a.row = p.b.col = 1;
     p.a.col = p.b.row = 64;
     assert_string_equal(matmul_cuda_prefer(&p, &hopper), "cuda-fma");
@@ -86,14 +86,14 @@ static void plans(void **state) {
         assert_true(l.shared_bytes <= MATMUL_WGMMA_SHARED_BYTES);
         if (is_tf32 && p.k % 4 != 0 && p.m > 1) assert_true(l.a.is_copied && l.a.line % 4 == 0);
         if (is_tf32) continue;
-        // Planes of whole blocks, 2 bytes a number.
+        // Planes have whole blocks, at 2 bytes per number.
         assert_int_equal(l.a.line, 3 * ((p.k + 63) / 64 * 64));
         assert_int_equal(l.a.bytes, tsri_round_up((size_t)(p.m * l.a.line * 2), 256));
         assert_int_equal(l.b_at, l.a.bytes);
     }
 }
 
-// Where tiles are few k is split, in whole blocks, if the call has no flags, no batch and no gate.
+// If tiles are few, k is split into whole blocks, but not with flags, a batch or a gate.
 #define SPLITS(expected, ...)                                                                      \
     do {                                                                                           \
         struct matmul_problem p = problem(128, 4096, 4096);                                        \
@@ -126,7 +126,7 @@ static void few_tiles_are_split(void **state) {
     assert_int_equal(parts.workspace_bytes, parts.partial_at + sizeof(float) * 4 * 128 * 4096);
 }
 
-// A row of a tuning file does not take from a call what its math allows.
+// A tuning row must not replace the variant that the call's math selects.
 static void rows_keep_the_variant(void **state) {
     const struct tsri_variant *tf32 = NULL, *fma = NULL;
     struct tsri_limits limits = hopper;
@@ -193,12 +193,12 @@ static void maps_of_operands(void **state) {
         assert_string_equal(tsr_context_last_variant(ctx), variants[is_planes]);
         assert_int_equal(fake.num_maps, 3 + is_gated);
         assert_int_equal(fake.launched.block_x, 384);
-        if (is_planes) { // all are copied, at once, in the direction that they have
+        if (is_planes) { // all are copied at once, in their own layout
             assert_int_equal(fake.num_launches, 2);
             check_map(0, CU_MAP_BF16, is_a ? M : 3 * PLANE, is_a ? 3 * PLANE : M, BATCH);
             for (int j = 1; j < 2 + is_gated; j++)
                 check_map(j, CU_MAP_BF16, is_b ? 3 * PLANE : N, is_b ? N : 3 * PLANE, 1);
-        } else { // what does not run along k is copied
+        } else { // operands not contiguous in k are copied
             assert_int_equal(fake.num_launches, 1 + (is_a || !is_b));
             check_map(0, CU_MAP_TF32, K, M, BATCH);
             for (int j = 1; j < 2 + is_gated; j++) check_map(j, CU_MAP_TF32, K, N, 1);
@@ -211,7 +211,7 @@ static void maps_of_operands(void **state) {
     tsr_context_destroy(ctx);
 }
 
-// Parts of k are a batch of products, to the workspace.
+// The parts of k form a batch of products, which are written to the workspace.
 static void maps_of_splits(void **state) {
     enum { ROWS = 64, COLS = 100, DEPTH = 2048, PARTS = 4, LINE = 104 };
     tsr_context *ctx;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of fp8: values with scales of tensors and of blocks, on every variant and instruction set of the CPU, against sums in
-// double of numbers that the test decodes for itself; NaN and infinities; and what is refused, in one sentence.
+// Products of fp8: values with scales per tensor and per block, on every variant and instruction set of the CPU,
+// against sums in double of numbers that the test decodes itself; NaN and infinities; and refusals, with one sentence
+// each.
 #include <math.h>
 
 #include "test_support.h"
@@ -11,7 +12,7 @@ static uint8_t a[M * K], b[N * K], b_up[N * K];
 static float a_scale[M * OF_K], b_scale[OF_N * OF_K], up_scale[OF_N * OF_K], c[M * N], bias[N];
 static tsr_context *contexts[TSR_ISA_COUNT];
 
-// Of a sign, exponent bits and mantissa bits, as the format's paper has it.
+// Decodes a code from its sign, exponent and mantissa, as the format's paper defines it.
 static double value_of(tsr_dtype dtype, uint8_t code) {
     int mantissa_bits = dtype == TSR_E4M3 ? 3 : 2, bias_of_exponent = dtype == TSR_E4M3 ? 7 : 15;
     int mantissa = code & ((1 << mantissa_bits) - 1);
@@ -23,13 +24,13 @@ static double value_of(tsr_dtype dtype, uint8_t code) {
                                  : ldexp(1 + fraction, exponent - bias_of_exponent));
 }
 
-static double decoded[2][256]; // of e5m2, of e4m3
+static double decoded[2][256]; // e5m2, e4m3
 static double decode(tsr_dtype dtype, uint8_t code) { return decoded[dtype == TSR_E4M3][code]; }
 
 static uint32_t state_of_draw = 1;
 static uint32_t draw(void) { return (state_of_draw = state_of_draw * 1664525u + 1013904223u) >> 8; }
 
-// Every finite code but the largest.
+// Fills x with finite codes except the largest.
 static void fill(tsr_dtype dtype, uint8_t *x, int count) {
     for (int i = 0; i < count; i++) {
         uint8_t size = (uint8_t)(draw() % (dtype == TSR_E4M3 ? 0x7e : 0x60));
@@ -42,10 +43,10 @@ static void fill_scales(float *x, int count) {
         x[i] = ldexpf(1 + (float)(draw() % 1000) / 1000, (int)(draw() % 9) - 5);
 }
 
-// What is asked of one product: each operand's dtype, its direction, and scales.
+// One product: each operand's dtype and layout, and the scales.
 struct fp8_case {
     tsr_dtype a, b;
-    int transpose_a, transpose_b, scales; // scales: 0 none, 1 of tensors, 2 of blocks
+    int transpose_a, transpose_b, scales; // scales: 0: none, 1: per tensor, 2: per block
     bool is_gated;
 };
 
@@ -79,7 +80,7 @@ static int at(int i, int j, int rows, int cols, int is_transposed) {
     return is_transposed ? j * rows + i : i * cols + j;
 }
 
-// Sum and magnitude of row i times column j of b or b_up.
+// The sum and the magnitude of row i times column j of b or b_up.
 static double product(const struct fp8_case *t, bool is_up, int i, int j, double *magnitude) {
     double sum = 0;
     const uint8_t *other = is_up ? b_up : b;
@@ -164,14 +165,14 @@ static void values(void **state) {
             check(&t, info.name);
             served++;
         }
-        assert_int_equal(served, 5); // and the reference
+        assert_int_equal(served, 5); // including the reference
         args.variant = NULL;
         assert_ok(tsr_matmul_forward(contexts[which % TSR_ISA_COUNT], &args));
         check(&t, "(default)");
     }
 }
 
-// One row and column has them; all else stays a number.
+// NaN and infinity fill their rows and column; all other results are finite.
 static void nan_and_infinity(void **state) {
     (void)state;
     for (int is_e5m2 = 0; is_e5m2 < 2; is_e5m2++)
@@ -180,7 +181,7 @@ static void nan_and_infinity(void **state) {
             const struct fp8_case t = {is_e5m2 ? TSR_E5M2 : TSR_E4M3, TSR_E4M3, 0, 1, 0, false};
             memset(a, is_e5m2 ? 0x3c : 0x38, sizeof a); // 1
             memset(b, 0x38, sizeof b);
-            a[3 * K + 7] = 0x7f; // NaN in both
+            a[3 * K + 7] = 0x7f; // NaN in both formats
             a[4 * K + 9] = 0xff; // -NaN
             if (is_e5m2) a[5 * K + 200] = 0x7c;
             b[11 * K + 269] = 0xff;
@@ -201,7 +202,7 @@ static void nan_and_infinity(void **state) {
         }
 }
 
-// 448, the largest of e4m3, and the least of either format, 2^-9 and 2^-16, are exact.
+// The largest e4m3 (448) and the smallest of each format (2^-9, 2^-16) are exact.
 static void extremes(void **state) {
     (void)state;
     const struct fp8_case t = {TSR_E4M3, TSR_E5M2, 0, 0, 0, false};
@@ -275,12 +276,12 @@ static void refusals(void **state) {
     refused(&args, "matmul_forward: c overlaps a_scale in memory, expected none of its bytes");
     args.a_scale.data = a_scale;
     assert_ok(tsr_matmul_forward(contexts[TSR_ISA_SCALAR], &args));
-    // What programs pass that were built before there were scales.
+    // Programs that were built before scales existed pass this size.
     args.size = offsetof(tsr_matmul_forward_args, a_scale);
     assert_ok(tsr_matmul_forward(contexts[TSR_ISA_SCALAR], &args));
 }
 
-// A gradient through fp8 is none of its operand.
+// Backward refuses fp8 operands.
 static void no_backward(void **state) {
     (void)state;
     tsr_matmul_backward_args args =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul of fp8 on Hopper without a GPU: which problems its kernel serves, what it copies, how it is cut.
+// fp8 matmul on Hopper without a GPU: which problems its kernel serves, what it copies, and how it is cut.
 #include "context/op_table.h"
 #include "matmul_cuda_case.h"
 #include "test_support.h"
@@ -31,19 +31,19 @@ static void what_it_serves(void **state) {
     SERVES(false, 0, p.a.dtype = p.b.dtype = TSR_BF16);
     SERVES(false, 0, p.k = 0);
     SERVES(false, 0, p.m = 0);
-    SERVES(true, 0, p.m = 999, p.n = 777, p.k = 993);   // within their lines
-    SERVES(true, A_BYTES, p.a.row = 1, p.a.col = 1000); // along m: copied
-    SERVES(true, B_BYTES, p.b.row = 1008, p.b.col = 1); // along n
-    SERVES(true, A_BYTES + B_BYTES, p.a.row = 1025, p.b.data = (char *)memory + 1); // at odd places
+    SERVES(true, 0, p.m = 999, p.n = 777, p.k = 993);   // ends within a line
+    SERVES(true, A_BYTES, p.a.row = 1, p.a.col = 1000); // contiguous in m: copied
+    SERVES(true, B_BYTES, p.b.row = 1008, p.b.col = 1); // contiguous in n
+    SERVES(true, A_BYTES + B_BYTES, p.a.row = 1025, p.b.data = (char *)memory + 1); // misaligned
     SERVES(true, 2 * B_BYTES, p.b.row = 1008, p.b.col = 1, p.b_up = p.b);
-    SERVES(true, A_BYTES, p.a.row = 0);   // one row for all: copied, for its bits are those of any
-    SERVES(true, A_BYTES, p.a.row = 512); // lines that overlap too
+    SERVES(true, A_BYTES, p.a.row = 0);   // one row for all: copied, so that its bits stay the same
+    SERVES(true, A_BYTES, p.a.row = 512); // overlapping rows too
     SERVES(false, 0, p.a.row = INT64_C(1) << 40); // too far apart
-    SERVES(true, 0, p.c.row = 1009);              // c may lie anyhow
+    SERVES(true, 0, p.c.row = 1009);              // any layout of c
     SERVES(true, 3 * A_BYTES, p.num_batches = 3, p.batch[2] = 3, p.a.batch[2] = 1000 * 1024 + 8);
 }
 
-// Elsewhere multiply-adds serve, without splits of k.
+// Other GPUs use multiply-adds, without splits of k.
 static void fallback(void **state) {
     struct tsri_limits ampere = hopper;
     struct matmul_problem p = problem(16, 64, 100000);
@@ -69,7 +69,7 @@ static void tiles(void **state) {
     assert_true(l.shared_bytes <= MATMUL_WGMMA_SHARED_BYTES);
 }
 
-// The dtype of kernels is the 16-bit one of what stands beside the product.
+// Kernels compile with the 16-bit dtype of the other tensors.
 static void dtype_beside(void **state) {
     struct matmul_problem p = problem(8, 8, 8);
     (void)state;

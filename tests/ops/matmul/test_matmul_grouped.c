@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Grouped matmul by hand: small integers, whose products every dtype and order of adding has exactly; what lies in rows of no
-// group, NaN before and something after; and what is refused.
+// Grouped matmul against values by hand: products of small integers are exact in every dtype and order of adding. Also
+// rows of no group, which hold NaN before and a constant after, and refusals.
 #include <math.h>
 
 #include "matmul_grouped_case.h"
 
 static const int32_t counts[GROUPS] = {0, 90, 1, 37, 8};
 
-// Element x of a tensor of integers from -2 to 2, another one for each salt.
+// Element x of a tensor of integers from -2 to 2. Each salt gives another tensor.
 static int number(int64_t x, int salt) {
     uint64_t state = (uint64_t)x * 1000003u + (uint64_t)salt;
     return (int)(test_bits(&state) % 5) - 2;
 }
 
-// Group of row r of all rows; -1: none.
+// The group of row r; -1: none.
 static int group_of(int64_t r, bool has_counts) {
     if (has_counts) return r % ROWS < counts[r / ROWS] ? (int)(r / ROWS) : -1;
     for (int g = 0; g < GROUPS; g++)
@@ -71,7 +71,7 @@ static double expected(const struct form *f, int64_t r, int64_t j) {
     return 7 + v * 2 * product(f, g, r, j, 3);
 }
 
-// Results of one call beside what they should be, and the guards.
+// Compares one call's results with the expected values, and checks the guards.
 static void compare(const struct form *f, const double *wanted, int64_t count, const char *name) {
     const unsigned char *y = out + GUARD;
     size_t bytes = (size_t)count * tsr_dtype_bytes(f->out);
@@ -90,7 +90,7 @@ static void prepare_out(tsr_dtype dtype, int64_t count) {
     for (int64_t i = 0; i < count; i++) tsr_store(dtype, out + GUARD, i, 7);
 }
 
-// Every variant of the CPU, and the default one (v = -1).
+// The name of variant v, "" if it runs on CUDA; the default for v = -1.
 static const char *variant_name(const char *op, int v) {
     tsr_variant_info info = {.name = NULL};
     if (v >= 0) assert_ok(tsr_variant_info_get(op, v, &info));
@@ -185,7 +185,7 @@ static void check_integers(int (*runs)(tsr_context *ctx, const struct form *f)) 
             if (f.has_epilogue && f.dtype != TSR_F64) f.out = TSR_F32;
             num_runs += runs(ctx, &f);
         }
-    // The default, tiled, naive and the oracle; f64 by the oracle.
+    // The default, tiled, naive and the oracle. f64 has only the oracle.
     assert_true(num_runs >= 8 * (3 * 4 + 1));
     tsr_context_destroy(ctx);
 }
@@ -220,7 +220,7 @@ static void what_is_refused(void **state) {
         args.offsets = TSR_TENSOR(bad[i].offsets, TSR_I32, GROUPS + 1);
         assert_status(tsr_matmul_grouped_forward(ctx, &args), TSR_INVALID_ARGUMENT,
                       "matmul_grouped_forward", bad[i].words[0], bad[i].words[1]);
-        assert_ok(tsr_matmul_grouped_forward_prepare(ctx, &args, &bytes)); // which reads no values
+        assert_ok(tsr_matmul_grouped_forward_prepare(ctx, &args, &bytes)); // reads no values
     }
     tsr_matmul_grouped_forward_args args = good;
     args.offsets = (tsr_tensor){0};
@@ -234,7 +234,7 @@ static void what_is_refused(void **state) {
     args.offsets = TSR_TENSOR(offsets, TSR_I32, 0);
     assert_status(tsr_matmul_grouped_forward(ctx, &args), TSR_INVALID_ARGUMENT, "offsets has no");
     args = good;
-    args.offsets = TSR_TENSOR(offsets, TSR_I32, GROUPS); // a group less than b has
+    args.offsets = TSR_TENSOR(offsets, TSR_I32, GROUPS); // one group fewer than b
     assert_status(tsr_matmul_grouped_forward(ctx, &args), TSR_INVALID_ARGUMENT, "b has shape",
                   "for each of 4 groups");
     args.offsets = TSR_TENSOR(offsets, TSR_I32, 2);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Grouped matmul: the bits of a group are its own, whatever other groups have, wherever it begins, and for any number of
+// Grouped matmul: a group's bits do not depend on the other groups, on where the group begins, or on the number of
 // threads.
 #include "matmul_grouped_case.h"
 
-// A group's rows give the same bits wherever the group begins and whatever the number of threads, in a workspace of the bytes that
-// were asked for with other offsets.
+// A group's rows have the same bits wherever the group begins and for any number of threads. The workspace has the size
+// that prepare returned for other offsets.
 static void bits_are_a_groups_own(void **state) {
     (void)state;
     static const int32_t places[][GROUPS + 1] = {
@@ -44,8 +44,8 @@ static void bits_are_a_groups_own(void **state) {
     }
 }
 
-// Groups of few rows, which read b as it is: the same bits for any number of threads and place, in a workspace that is as large as
-// was asked for; under TSR_BATCH_INVARIANT a row's bits are those it has in a group of many, too.
+// Groups with few rows read b in place. They have the same bits for any number of threads and any groups after them, in
+// a workspace of exactly the requested size. Under TSR_BATCH_INVARIANT a row has the same bits as in a large group.
 static void few_rows_of_a_group(void **state) {
     (void)state;
     enum { MANY = 40 };
@@ -62,7 +62,7 @@ static void few_rows_of_a_group(void **state) {
         for (int64_t i = 0; i < MANY * K; i++) tsr_store(dtype, a, i, test_float(&random));
         for (int64_t i = 0; i < GROUPS * K * N; i++) tsr_store(dtype, b, i, test_float(&random));
         for (int run = 0; run < 6; run++) {
-            // The rows are group 1, behind nothing, with groups of other sizes after it.
+            // The rows form group 1, which begins at row 0. Groups of other sizes follow.
             int32_t others = (int32_t)(num_rows + (run % 2 ? 20 : 0));
             int32_t place[GROUPS + 1] = {0, 0, num_rows, num_rows, others, others};
             static const int threads[] = {1, 2, 16};
@@ -92,7 +92,7 @@ static void few_rows_of_a_group(void **state) {
     }
 }
 
-// The gradient of a group's matrix has the same bits whatever rows other groups have, up to none.
+// A group's gradient db has the same bits for any rows of the other groups, or none.
 static void gradients_are_a_groups_own(void **state) {
     (void)state;
     enum { DEPTH = 12, COLS = 30, WIDTH = 20, LARGE = 600 };
@@ -117,7 +117,8 @@ static void gradients_are_a_groups_own(void **state) {
     tsr_context_destroy(ctx);
 }
 
-// Few blocks for many threads: each packs its group's matrix itself, whatever is shared in a product without groups.
+// Few blocks for many threads: each thread packs its group's matrix itself, even if a product without groups would
+// share it.
 static void more_threads_than_blocks(void **state) {
     (void)state;
     enum { M = 256, DEPTH = 512, COLS = 512 };

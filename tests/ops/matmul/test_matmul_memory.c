@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul on the CPU and the memory of its operands: nothing beyond their last element is read, by any variant, rows of b that
-// overlap give the same bits for any number of threads, and no rows beside much are no trouble.
+// Matmul on the CPU and its operands' memory: no variant reads beyond the last element, overlapping rows of b give the
+// same bits for any number of threads, and zero rows with a large b work.
 #if defined(__linux__)
 #define _GNU_SOURCE
 #include <sys/mman.h>
@@ -26,7 +26,7 @@ struct guarded {
     size_t bytes;
 };
 
-// `bytes` that end where a page does which may not be touched.
+// Allocates `bytes` that end at a protected page.
 static struct guarded guarded_create(size_t bytes) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), size = (bytes + page - 1) / page * page;
     struct guarded g = {.bytes = size + page};
@@ -84,7 +84,7 @@ static void nothing_beyond_is_read(void **state) {
 
 // ---- Rows that overlap ----------------------------------------------------------------------------
 
-// Row p of b begins one element behind row p - 1: a Hankel matrix. Its last column alone is no column that is contiguous.
+// Row p of b begins one element after row p - 1 (a Hankel matrix). A single column of it is not contiguous.
 static void rows_of_b_may_overlap(void **state) {
     (void)state;
     enum { MOST = 145, K = 700 };
@@ -116,7 +116,7 @@ static void rows_of_b_may_overlap(void **state) {
 
 // ---- Nothing beside much --------------------------------------------------------------------------
 
-// No rows of a beside a b that is work for all threads, and gradients of no steps: db is left alone but for its zeros.
+// No rows of a and a large b, and gradients with k = 0: db becomes 0, and nothing else is written.
 static void no_rows_beside_much(void **state) {
     (void)state;
     enum { N = 2500, K = 64 };
@@ -145,7 +145,7 @@ static void no_rows_beside_much(void **state) {
                     ctx, &TSR_MATMUL_BACKWARD_ARGS(.flags = flags, .transpose_b = turns_b, .a = a,
                                                    .b = of_b, .dc = c, .da = a, .db = gradient)));
                 for (int64_t j = 0; j < N * k; j++) assert_true(tsr_load(dtype, db, j) == 0);
-                // No steps: nothing is written, since da and db have no elements.
+                // k = 0: nothing is written, because da and db have no elements.
                 assert_ok(tsr_matmul_backward(
                     ctx,
                     &TSR_MATMUL_BACKWARD_ARGS(.flags = flags, .a = TSR_TENSOR(one, dtype, 40, 0),

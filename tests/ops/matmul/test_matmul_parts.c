@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of few rows whose k many threads cut into tasks, and tiles that fetch B: where, into what, and the same bits.
+// Products of few rows whose k many threads cut into tasks, and tiles that prefetch B: when, into which tasks, and that
+// the bits stay the same.
 #include <string.h>
 
 #include "context/op_table.h"
@@ -11,7 +12,7 @@ static struct tsri_limits limits_of(tsr_isa isa, int num_threads) {
     return (struct tsri_limits){.isa = isa, .num_threads = num_threads, .l2_bytes = 2 << 20};
 }
 
-// Sizes that are cut, and what is not: a row more, or a step or column more or less.
+// Sizes that are cut, and neighbours with one row more or one step or column more or less, which are not.
 struct boundary {
     tsr_isa isa;
     int num_threads;
@@ -21,7 +22,7 @@ struct boundary {
 static void where_depth_is_cut(void **state) {
     (void)state;
     static const struct boundary cases[] = {
-        // Few columns for each thread.
+        // Few columns per thread.
         {TSR_ISA_AVX512, 16, 1, 1024, 1024, 1, 1024, 1023},
         {TSR_ISA_AVX512, 16, 8, 48, 2048, 8, 47, 2048},
         {TSR_ISA_AVX512, 16, 8, 300, 1024, 9, 300, 1024},
@@ -33,7 +34,7 @@ static void where_depth_is_cut(void **state) {
         {TSR_ISA_AVX512, 8, 3, 512, 2048, 3, 512, 1023},
         {TSR_ISA_AVX2, 16, 8, 1024, 2048, 9, 1024, 2048},
         {TSR_ISA_AVX2, 16, 3, 1024, 2048, 3, 1025, 4096},
-        // More of them, past the caches, and on more threads.
+        // More columns, past the caches, and on more threads.
         {TSR_ISA_AVX512, 4, 4, 1024, 4096, 4, 1024, 4095},
         {TSR_ISA_AVX512, 4, 4, 4096, 1024, 5, 4096, 1024},
         {TSR_ISA_AVX512, 16, 3, 8192, 513, 3, 8192, 511},
@@ -51,7 +52,8 @@ static void where_depth_is_cut(void **state) {
     }
 }
 
-// Nor is what adds to c, is several products, or has no floats in place; nor by plain C, few threads or a tuning row's blocks.
+// Products that are not cut: those that accumulate into c, batches, gates, groups, or operands that are not floats in
+// place. Scalar code, few threads and a tuning row's blocks do not cut either.
 static void what_is_not_cut(void **state) {
     (void)state;
     static const float b_up[1];
@@ -86,7 +88,7 @@ static void what_is_not_cut(void **state) {
     assert_false(matmul_cuts_depth(&plain, &limits));
 }
 
-// Some three tasks for each thread, of 32 columns and their multiples up to 512; parts as one thread cuts k.
+// About three tasks per thread, with 32 columns or multiples up to 512. One thread would cut k into the same parts.
 static void tasks_of_parts(void **state) {
     (void)state;
     static const struct {
@@ -112,10 +114,10 @@ static void tasks_of_parts(void **state) {
 
 struct shape {
     tsr_isa isa;
-    int64_t m, n, k, row; // floats from row to row of b
+    int64_t m, n, k, row; // row: floats between rows of b
 };
 
-// With an epilogue, a guard zone behind c, and in exactly the workspace that it asks for.
+// Runs with an epilogue, a guard zone after c, and a workspace of exactly the requested size.
 static float *multiply(const struct shape *s, int num_threads, const char *variant) {
     uint64_t seed = 7;
     int64_t a_floats = s->m * s->k, b_floats = s->k * s->row, c_floats = s->m * s->n;
@@ -175,7 +177,7 @@ static void bits_are_those_of_one_thread(void **state) {
     }
 }
 
-// Several tiles that each fetch B ahead, and tall ones, beside panels of B.
+// Several tiles that each prefetch B, and tall tiles, give the same bits as panels of B.
 static void fetched_is_the_same_as_packed(void **state) {
     (void)state;
     static const struct shape shapes[] = {
@@ -192,18 +194,18 @@ static void fetched_is_the_same_as_packed(void **state) {
     }
 }
 
-// On few threads of Intel: rows, columns and steps from which tiles that fetch serve, and up to which.
+// Few threads on Intel: the rows, columns and steps between which prefetching tiles are the default.
 static void fetched_beside_streamed(void **state) {
     (void)state;
     assert_string_equal(choice(large, TSR_F32, false, 24, 1000, 1000), "direct");
     assert_string_equal(choice(large, TSR_F32, false, 23, 1000, 1000), "streamed");
-    assert_string_equal(choice(large, TSR_F32, false, 24, 1024, 1000), "streamed"); // same lines
+    assert_string_equal(choice(large, TSR_F32, false, 24, 1024, 1000), "streamed"); // same sets
     assert_string_equal(choice(large, TSR_F32, false, 32, 2560, 3276), "direct");
     assert_string_equal(choice(large, TSR_F32, false, 32, 2560, 3277), "streamed");
     assert_string_equal(choice(large, TSR_F32, false, 32, 2561, 3000), "streamed");
     assert_string_equal(choice(large, TSR_F32, false, 48, 1000, 4194), "direct");
     assert_string_equal(choice(large, TSR_F32, false, 48, 1000, 4195), "local");
-    assert_string_equal(choice(large, TSR_F32, false, 48, 1001, 1000), "local"); // off vectors
+    assert_string_equal(choice(large, TSR_F32, false, 48, 1001, 1000), "local"); // no whole vectors
     assert_string_equal(choice(large, TSR_F32, false, 48, 1544, 1000), "local");
     assert_string_equal(choice(large, TSR_F32, false, 48, 1536, 1000), "direct");
     assert_string_equal(choice(large, TSR_F32, false, 96, 1000, 1310), "direct");
@@ -215,8 +217,8 @@ static void fetched_beside_streamed(void **state) {
     assert_string_equal(choice(large_2, TSR_F32, false, 49, 2552, 1600), "blocked");
 }
 
-// Gradients of a shared b that are summed batch after batch: the first product may be cut, those that accumulate are not and want
-// other workspace. A's columns are contiguous, so that batches do not collapse to one product.
+// Gradients of a shared b are summed over the batches. The first product may be cut, but the accumulating ones are not
+// and need another workspace. A's columns are contiguous, so batches do not merge into one product.
 static void summed_gradients_have_their_workspace(void **state) {
     (void)state;
     enum { B = 2, M = 4096, K = 17, N = 1000, GUARD = 4 << 20 };
@@ -248,7 +250,7 @@ static void summed_gradients_have_their_workspace(void **state) {
     free(db[0]), free(db[1]), free(x);
 }
 
-// A stride that no step takes may be any number.
+// The stride of a dimension of size 1 may be any number.
 static void idle_strides(void **state) {
     (void)state;
     enum { M = 20, N = 70 };
@@ -266,7 +268,7 @@ static void idle_strides(void **state) {
     tsr_context_destroy(ctx);
 }
 
-// A lone row of whole vectors goes down two panels.
+// One row of whole vectors is computed with two panels at a time.
 static void lone_rows_by_panels(void **state) {
     (void)state;
     assert_string_equal(choice(large, TSR_F32, false, 1, 128, 512), "direct");

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the CPU's choice among the variants for few rows changes, either side of each boundary.
+// The boundaries of the CPU's choice among the variants for few rows.
 #include "context/op_table.h"
 #include "matmul_boundaries.h"
 
-// Few rows of floats on Intel, one thread: where B is past the second-level cache, three rows anywhere.
+// Few rows of floats on Intel with one thread: streamed if B exceeds the L2 cache, and for three rows always.
 static void streamed_alone(void **state) {
     (void)state;
     static const struct boundary cases[] = {
@@ -24,12 +24,12 @@ static void streamed_alone(void **state) {
         {5, 257, 4096, N, "direct", "streamed"},
         {6, 1000, 600, N, "direct", "streamed"},
         {7, 300, 2000, M, "direct", "streamed"},
-        // One tile of all rows, where rows of B are 4 KiB apart.
+        // One tile covers all rows if rows of B are 4 KiB apart.
         {3, 1024, 513, K, "streamed", "direct"},
         {4, 1024, 4097, K, "direct", "streamed"},
         {6, 1025, 600, N, "direct", "streamed"},
         {9, 2048, 600, M, "direct", "streamed"},
-        // Rows of B that are 4 KiB apart, or not.
+        // Rows of B that are or are not 4 KiB apart.
         {2, 1100, 128, K, "direct", "direct", 2048},
         {2, 1100, 4096, K, "direct", "streamed", 3072},
         {2, 1100, 128, K, "direct", "streamed", 2047},
@@ -37,7 +37,7 @@ static void streamed_alone(void **state) {
     CHECK(large, TSR_F32, ROWS, cases);
 }
 
-// The same on two and three threads, whose runs are shorter; four have other rules.
+// The same on two and three threads, whose runs are shorter. Four threads have other rules.
 static void streamed_by_few_threads(void **state) {
     (void)state;
     static const struct boundary cases[] = {
@@ -69,8 +69,8 @@ static void streamed_by_few_threads(void **state) {
     assert_string_equal(choice(amd_2, TSR_F32, false, 3, 1000, 64), "direct");
 }
 
-// More rows: of one thread from 256 columns on, of two and three from 1000 where they are ten; past the caches up to 48 rows of
-// several threads.
+// More rows: with one thread from 256 columns on; with two and three threads ten rows need 1000 columns. Past the
+// caches several threads stream up to 48 rows.
 static void streamed_beside_more_rows(void **state) {
     (void)state;
     static const struct boundary alone[] = {
@@ -87,7 +87,7 @@ static void streamed_beside_more_rows(void **state) {
     };
     static const struct boundary of_amd[] = {
         {6, 2048, 4097, K, "direct", "streamed"},
-        {6, 2796203, 3, K, "direct", "streamed"}, // 8 Mi floats and one
+        {6, 2796203, 3, K, "direct", "streamed"}, // just above 8 Mi floats
     };
     CHECK(large, TSR_F32, ROWS, alone);
     CHECK(amd, TSR_F32, ROWS, of_amd);
@@ -95,7 +95,7 @@ static void streamed_beside_more_rows(void **state) {
     assert_string_equal(choice(amd_2, TSR_F32, false, 10, 999, 4096), "streamed");
 }
 
-// More rows: tiles beside b in place, which streamed, or panels, lose to where it is no further than the caches.
+// More rows: tiles with b in place are faster than streamed or panels while b fits the caches.
 static void placed_on_amd(void **state) {
     (void)state;
     static const struct boundary cases[] = {
@@ -110,7 +110,7 @@ static void placed_on_amd(void **state) {
     CHECK(amd_2, TSR_F32, ROWS, cases);
 }
 
-// Dot products along columns with registers of 16 floats: the steps from which on, by rows and columns.
+// Dot products along columns with AVX-512: the least k, by rows and columns.
 enum { BANDS = 10 };
 struct dots {
     int64_t first_m, last_m, least_k[BANDS];
@@ -163,7 +163,7 @@ static void dots_on_amd(void **state) {
         {11, 15, {1, 24, 80, 80, 192, 192, 256, 256}},
         {16, 16, {1, 48, 128, 96, 256, 256, 384, 384}},
     };
-    // A lone column: panels of b in place, or none where it lies as a row.
+    // One column: panels with b in place, or private panels if it is stored as a row.
     static const struct boundary lone[] = {
         {7, 1, 32, K, "direct", "skinny"},
         {8, 1, 48, K, "direct", "skinny"},
@@ -210,7 +210,7 @@ static void dots_on_intel(void **state) {
     check_dots(avx512, first_n, TSR_F16, of_16_bits, COUNT(of_16_bits));
 }
 
-// Rows of 16 bits, which packing widens too: up to so many steps the more, the fewer rows and columns there are.
+// Rows of 16 bits, which packing also widens: fewer rows and columns allow more steps.
 static void widened_rows(void **state) {
     (void)state;
     static const struct boundary cases[] = {
@@ -225,7 +225,7 @@ static void widened_rows(void **state) {
     CHECK(avx512, TSR_F16, ROWS, cases);
 }
 
-// A lone row of little work has skinny's loop without its tasks.
+// One row with little work uses skinny's loop without tasks.
 static void lone_rows(void **state) {
     (void)state;
     static const struct boundary cases[] = {
@@ -234,7 +234,7 @@ static void lone_rows(void **state) {
         {2, 1024, 32, M, "naive", "skinny"},
         {1, 1024, 1, K, "skinny", "naive"},
     };
-    // Floats: up to a vector of columns panels are better from some depth on; rows of B that start anywhere in a line are not.
+    // Floats: up to one vector of columns panels are faster from some depth on, but not if rows of B are unaligned.
     static const struct boundary of_floats[] = {
         {1, 15, 129, K, "naive", "direct"},   {1, 3, 129, K, "naive", "direct"},
         {2, 15, 129, K, "skinny", "direct"},  {1, 65, 253, K, "direct", "naive"},
@@ -242,7 +242,7 @@ static void lone_rows(void **state) {
         {1, 1001, 64, K, "direct", "skinny"}, {1, 1001, 262, K, "skinny", "direct"},
         {1, 1000, 64, N, "skinny", "direct"}, {2, 1001, 130, M, "skinny", "streamed"},
     };
-    // On AMD b in place is better from fewer steps on, the more columns there are, but for a lone row and one vector of them.
+    // On AMD b in place is faster from a k that falls with the columns, except for one row and one vector of columns.
     static const struct boundary of_amd[] = {
         {1, 15, 48, K, "naive", "direct"},      {1, 16, 4000, K, "skinny", "skinny"},
         {1, 32, 48, K, "naive", "direct"},      {1, 33, 32, K, "naive", "direct"},

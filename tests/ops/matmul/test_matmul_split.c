@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul with k split over a cluster, without a GPU: the arithmetic that kernel and host share, which problems it serves, its
-// plans, and what it tells the driver, on a driver of the test's own.
+// Matmul with k split over a cluster, without a GPU: the arithmetic that kernel and host share, which problems it
+// serves, its plans, and what it passes to a fake driver.
 #include "kernel_pack_case.h"
 #include "matmul_cuda_case.h"
 #include "ops/matmul/cuda/split/matmul_split_layout.h"
@@ -24,11 +24,11 @@ static void every_block_of_k_once(void **state) {
 
 static const int all_rows[] = {16, 32, 48, 64, 72, 96, 128, 144};
 
-// What is received lies behind the stages, what the last group reads of them, and the sums; barriers behind it, at multiples of 8;
-// slabs and groups at multiples of 1024.
+// Received sums begin after the stages, after what the last group reads of them, and after the sums. Barriers follow at
+// multiples of 8. Slabs and groups begin at multiples of 1024.
 static void shared_memory_of(const struct matmul_split_tile *t) {
     static const int splits[] = {1, 2, 3, 4, 8};
-    const int end = t->second * (t->groups - 1) * 128 + 64 * 128; // of what is read of a slab
+    const int end = t->second * (t->groups - 1) * 128 + 64 * 128; // end of what is read in a slab
     assert_int_equal(matmul_split_slab(t) % 1024, 0);
     assert_int_equal(t->lines % 8, 0);
     assert_int_equal(t->second % 8, 0);
@@ -41,7 +41,7 @@ static void shared_memory_of(const struct matmul_split_tile *t) {
             assert_true(received >= slabs * matmul_split_slab(t));
             assert_true(received >= (slabs - 1) * matmul_split_slab(t) + end);
             assert_true(received >= t->groups * t->rows * 68 * 4);
-            assert_true(received >= t->groups * 4 * (t->rows + 15) / 16 * 512); // as 16 bits
+            assert_true(received >= t->groups * 4 * (t->rows + 15) / 16 * 512); // stored as 16 bits
             assert_int_equal(received % 16, 0);
             assert_int_equal(barriers - received, t->groups * (splits[i] - 1) * most * 8 * 64 * 4);
             assert_int_equal(matmul_split_bytes(t, stages, splits[i]) - barriers,
@@ -60,12 +60,12 @@ static void shared_memory(void **state) {
                     all_rows[r], cols, 1 + (all_rows[r] <= 32), is_gated, b_is_mn);
                 assert_int_equal(t.groups, is_gated || cols > 64 ? 2 : 1);
                 assert_true(t.groups * 64 >= cols && t.lines >= cols * (is_gated ? 2 : 1));
-                assert_true(!b_is_mn || t.lines == 64 * t.groups); // whole units
+                assert_true(!b_is_mn || t.lines == 64 * t.groups); // whole units of 64
                 shared_memory_of(&t);
             }
 }
 
-// Every eight of a tile's rows is finished by one of its blocks, which has room for it.
+// One of a tile's blocks finishes each eight rows and has room for them.
 static void every_eight_once(void **state) {
     (void)state;
     for (int r = 0; r < COUNT(all_rows); r++)
@@ -82,8 +82,8 @@ static void every_eight_once(void **state) {
         }
 }
 
-// The sums of a warp's lanes lie in different banks: two neighbouring columns of a product each in 4 rows, 8 columns of c. So
-// do a matrix's eight rows as stmatrix writes them, and what eight lanes read back.
+// The sums of a warp's lanes are in different banks: each lane has two neighbouring columns in 4 rows of the product, 8
+// columns of c. So are a matrix's eight rows as stmatrix writes them, and what eight lanes read back.
 static void banks_of_sums(void **state) {
     (void)state;
     bool seen[32] = {false}, written[2][8] = {{false}}, read[8] = {false};
@@ -128,14 +128,14 @@ static void what_it_serves(void **state) {
     SERVES(true, p.a.dtype = p.b.dtype = TSR_F16);
     SERVES(false, p.k = 0);
     SERVES(false, p.m = 0);
-    SERVES(true, p.m = 99, p.n = 777, p.k = 993); // within their lines
-    SERVES(false, p.a.row = 1001);                // lines at odd places
+    SERVES(true, p.m = 99, p.n = 777, p.k = 993); // ends within a line
+    SERVES(false, p.a.row = 1001);                // misaligned lines
     SERVES(true, p.m = 1, p.a.row = 1001);        // one line
-    SERVES(true, p.a.row = 1, p.a.col = 1000);    // along m
-    SERVES(true, p.b.row = 1000, p.b.col = 1);    // along n
-    SERVES(true, p.c.row = 1001);                 // c may lie anyhow
+    SERVES(true, p.a.row = 1, p.a.col = 1000);    // contiguous in m
+    SERVES(true, p.b.row = 1000, p.b.col = 1);    // contiguous in n
+    SERVES(true, p.c.row = 1001);                 // any layout of c
     SERVES(true, p.b_up = p.b);
-    SERVES(false, p.b_up = p.b, p.b_up.row = 1000, p.b_up.col = 1); // not in the direction of b
+    SERVES(false, p.b_up = p.b, p.b_up.row = 1000, p.b_up.col = 1); // another layout than b
     SERVES(true, p = problem(3, 64, 1 << 28));
     SERVES(false, p = problem(3, 64, (1 << 28) + 8));
     SERVES(true, p = problem(3, 64, 8200), limits.flags = TSR_BATCH_INVARIANT);
@@ -160,20 +160,20 @@ static void plans(void **state) {
                     assert_true(splits >= 1 && splits <= 8 && (splits == 1 || splits <= k / 128));
                     assert_true(plan.num_tasks % splits == 0);
                     assert_true(plan.block_n % 8 == 0 && plan.block_n <= 128);
-                    // Every column and row of c is in a tile.
+                    // Every column and row of c must be in a tile.
                     const int64_t tile = plan.block_n / (is_gated ? 2 : 1);
                     assert_true(plan.num_tasks / splits * tile >=
                                 n * ((m + plan.block_m - 1) / plan.block_m));
                     limits.flags = TSR_BATCH_INVARIANT;
                     matmul_cuda_plan_split(&p, &limits, &plan);
-                    // Whatever m is, and sums are cut alike.
+                    // The way sums are cut must not depend on m.
                     assert_true(plan.grain == 1 || plan.grain >= MATMUL_SPLIT_BELOW);
                     assert_true(k <= MATMUL_SPLIT_PROMOTE ||
                                 matmul_split_has_parts((int)plan.block_m));
                 }
 }
 
-// Few rows go to it whatever n and k are, large products and those that may not be split to others.
+// It is preferred for few rows with any n and k, but not for large products or those that may not be split.
 static void who_is_preferred(void **state) {
     static const struct {
         int64_t m, n, k;
@@ -197,7 +197,7 @@ static void who_is_preferred(void **state) {
     }
 }
 
-// A bias and an activation cost it more than cuda-wgmma where its tiles are large.
+// A bias and an activation cost more than in cuda-wgmma if its tiles are large.
 static void who_is_preferred_with_a_bias(void **state) {
     static const struct {
         int64_t m, n, k;
@@ -225,7 +225,7 @@ static void who_is_preferred_with_a_bias(void **state) {
     }
 }
 
-// Tiles as they were measured to be fastest, or within 3 % of that.
+// The tiles that were measured to be fastest, or within 3 % of the fastest.
 static void tiles(void **state) {
     static const struct {
         int64_t m, n, k, rows, cols, cluster;
@@ -248,8 +248,8 @@ static void tiles(void **state) {
     }
 }
 
-// Few rows over a b that no cache holds: multiprocessors have almost equal shares of it, by wider tiles in two parts where a would
-// otherwise be most of what they take in.
+// Few rows and a b that exceeds every cache: all multiprocessors get almost equal shares of b. If a would otherwise be
+// most of the traffic, tiles are wider and have two parts.
 static void even_tiles(void **state) {
     static const struct {
         int64_t m, n, k, rows, cols, splits;
@@ -269,8 +269,8 @@ static void even_tiles(void **state) {
         assert_int_equal(plan.block_m, cases[i].rows);
         assert_int_equal(plan.block_n, cases[i].cols);
         assert_int_equal(plan.grain, cases[i].splits);
-        assert_true(plan.block_m + plan.block_n <= 128 || plan.block_k == 64); // a ring has stages
-        p.b.row = p.n, p.b.col = 1; // along n it comes in whole units
+        assert_true(plan.block_m + plan.block_n <= 128 || plan.block_k == 64); // room for stages
+        p.b.row = p.n, p.b.col = 1; // contiguous in n: whole units
         matmul_cuda_plan_split(&p, &limits, &plan);
         assert_int_equal(plan.block_n % 64, 0);
     }
@@ -310,11 +310,11 @@ static void maps_of_operands(void **state) {
         assert_ok(tsr_matmul_forward(ctx, &args));
         assert_int_equal(fake.num_launches, 1);
         assert_int_equal(fake.launched.block_x % 128,
-                         32); // whole warpgroups, and the warp that copies
+                         32); // whole warpgroups and one copying warp
         assert_true(fake.launched.shared_bytes <= MATMUL_WGMMA_SHARED_BYTES);
         assert_int_equal(fake.num_maps, 2 + is_gated);
         check_map(0, a, K, M, BATCH);
-        assert_int_equal(fake.maps[0].box[1] % 8, 0); // the rows of a tile
+        assert_int_equal(fake.maps[0].box[1] % 8, 0); // rows of a tile
         check_map(1, b, is_b ? K : N, is_b ? N : K, 1);
         assert_int_equal(fake.maps[1].box[1] % (is_b ? 8 : 64), 0); // columns of a tile, or a unit
         if (is_gated) check_map(2, b_up, is_b ? K : N, is_b ? N : K, 1);
@@ -322,7 +322,7 @@ static void maps_of_operands(void **state) {
     tsr_context_destroy(ctx);
 }
 
-// Blocks below and beside each other: each asks for its share of the lines, and clusters are whole.
+// Blocks below and beside each other share lines: each loads its part, and clusters are complete.
 static void sharers(void **state) {
     static const struct {
         int cluster, below, beside;
@@ -338,7 +338,7 @@ static void sharers(void **state) {
         const struct matmul_split_layout l =
             matmul_split_lay_out(&p, false, ROWS, COLS, cases[i].cluster, hopper.num_sms);
         count_anew(ctx);
-        fake.depth++; // as within a call
+        fake.depth++; // as inside a call
         assert_ok(matmul_cuda_split_run(ctx, &p, &plan, NULL));
         fake.depth--;
         assert_int_equal(fake.maps[0].box[1], ROWS / beside);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the CPU's choice of a variant changes, product by product: the tables of src/ops/matmul, either side of each boundary.
+// The boundaries of the CPU's choice of a variant, from the tables of src/ops/matmul.
 #include "context/op_table.h"
 #include "matmul_boundaries.h"
 
-// Few rows in bf16 against columns in place, which tiles take as rows of the product that is turned.
+// Few rows in bf16 with b by columns in place: tiles take the columns as rows of the transposed product.
 static void turned_tiles(void **state) {
     (void)state;
     static const struct boundary cases[] = {
@@ -21,7 +21,7 @@ static void turned_tiles(void **state) {
     CHECK(amx, TSR_BF16, COLUMNS, cases);
 }
 
-// The same against columns that are packed: dot products serve what is long.
+// The same with packed columns. Dot products serve large k.
 static void tiles_of_columns(void **state) {
     (void)state;
     static const struct boundary cases[] = {
@@ -39,8 +39,8 @@ static void tiles_of_columns(void **state) {
     CHECK(amx, TSR_BF16, COLUMNS, cases);
 }
 
-// Against rows of b: the deeper, the fewer rows; up to 16 columns, up to 47, and more. One column
-// with a stride is no product for tiles.
+// With b by rows: larger k allows fewer rows. Up to 16 columns, up to 47, and more. One column with a stride does not
+// use tiles.
 static void tiles_of_rows(void **state) {
     (void)state;
     static const struct boundary cases[] = {
@@ -57,7 +57,7 @@ static void tiles_of_rows(void **state) {
     CHECK(amx, TSR_BF16, ROWS, cases);
 }
 
-// Fewer than 64 steps: by rows of A, columns, and how B lies; above 16 rows by columns alone.
+// Fewer than 64 steps: by rows of A, columns, and B's layout; above 16 rows only by columns.
 static void tiles_of_few_steps(void **state) {
     (void)state;
     static const struct boundary both[] = {
@@ -86,7 +86,7 @@ static void tiles_of_few_steps(void **state) {
     CHECK(amx, TSR_BF16, COLUMNS, cols);
 }
 
-// Few rows of bf16 with b in place, on Intel: the fewer steps and columns the more rows.
+// Few rows of bf16 with b in place on Intel: fewer steps and columns allow more rows.
 static void dots_beside_tiles(void **state) {
     (void)state;
     static const struct boundary by_rows[] = {
@@ -121,8 +121,8 @@ static void dots_beside_tiles(void **state) {
     CHECK(amx, TSR_BF16, COLUMNS, by_columns);
 }
 
-// vdpbf16ps beside few rows: b in place, by rows but for three passes over rows that fall together, by columns from some steps on;
-// panels otherwise, and where a lies by columns. More rows have panels of any b.
+// vdpbf16ps with few rows: b in place. By rows this excludes three passes over rows that map to the same cache sets; by
+// columns it requires some k. Otherwise, and if a is by columns, panels serve. More rows always use panels.
 static void dot_products(void **state) {
     (void)state;
     static const struct boundary by_rows[] = {
@@ -164,7 +164,7 @@ static void dot_products(void **state) {
     assert_string_equal(choice_of(&p, amd), "skinny");
 }
 
-// Under batch invariance depth alone counts, whatever the rows and columns are.
+// Under batch invariance only k counts, not the rows and columns.
 static void invariant_units(void **state) {
     (void)state;
     static const struct boundary by_dots[] = {
@@ -186,8 +186,8 @@ static void invariant_units(void **state) {
     CHECK(machine, TSR_BF16, COLUMNS, by_tiles);
 }
 
-// Panels of a task's own with registers of 16 floats: of one thread where B is large, of two and three up to 512 rows or 128 steps,
-// and where the second-level cache is large, more columns.
+// Private panels with AVX-512: for one thread if B is large, for two and three up to 512 rows or 128 steps. A large L2
+// cache allows more columns.
 static void own_panels(void **state) {
     (void)state;
     static const struct boundary alone[] = {
@@ -215,10 +215,10 @@ static void own_panels(void **state) {
     assert_string_equal(choice(large_2, TSR_F32, true, 1024, 1280, 512), "local");
     less.l2_bytes--;
     assert_string_equal(choice(less, TSR_F32, true, 1024, 1280, 512), "blocked");
-    // Registers of 8 floats share them.
+    // AVX2 shares panels.
     assert_string_equal(choice(avx2, TSR_F32, true, 512, 300, 4000), "packed");
     assert_string_equal(choice(avx2_2, TSR_F32, true, 512, 300, 8000), "packed");
-    // A that is widened, or stored by columns, is packed.
+    // A is packed if it is widened or stored by columns.
     assert_string_equal(choice(two, TSR_F16, true, 300, 100, 1000), "packed");
     p.b.row = 1, p.b.col = p.k;
     assert_string_equal(choice_of(&p, two), "local");
@@ -226,7 +226,8 @@ static void own_panels(void **state) {
     assert_string_equal(choice_of(&p, two), "packed");
 }
 
-// One thread of Intel's beside a large second-level cache: B in place is smaller than elsewhere, panels are packed once for all rows.
+// One thread on Intel with a large L2 cache: B in place must be smaller than elsewhere, and panels are packed once for
+// all rows.
 static void alone_on_intel(void **state) {
     (void)state;
     static const struct boundary in_place[] = {
@@ -252,7 +253,7 @@ static void alone_on_intel(void **state) {
     assert_string_equal(choice(large, TSR_F16, true, 512, 384, 512), "blocked");
 }
 
-// Panels that are shared cost more than each task's own where there are few steps.
+// Shared panels cost more than private ones if there are few steps.
 static void shallow_panels(void **state) {
     (void)state;
     static const struct boundary cases[] = {

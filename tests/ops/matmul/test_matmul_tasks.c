@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How products are cut into tasks on the CPU.
+// How the CPU cuts products into tasks.
 #include "context/op_table.h"
 #include "cpu/gemm.h"
 #include "matmul_cpu_case.h"
@@ -17,14 +17,14 @@ static struct tsri_plan plan_of(int64_t m, int64_t n, int64_t k, int num_threads
     return plan_as(TSR_BF16, m, n, k, num_threads);
 }
 
-// One for each thread where they are equal, else two or more; one thread takes few columns at once.
+// One task per thread if they are equal, else two or more. One thread takes all columns at once if they are few.
 static void tasks_of_f32(void **state) {
     (void)state;
-    if (gemm_kernels(TSR_ISA_AVX512)->nr != 64) skip(); // another kind of machine
+    if (gemm_kernels(TSR_ISA_AVX512)->nr != 64) skip(); // another architecture
     struct tsri_plan plan = plan_as(TSR_F32, 512, 512, 512, 3);
     assert_int_equal(plan.num_tasks, 8);
     assert_int_equal(plan.block_m, 132);
-    // Many threads: several for each, larger ones where all comes from memory.
+    // Many threads: several tasks each, and larger tasks if all data come from memory.
     plan = plan_as(TSR_F32, 512, 512, 512, 16);
     assert_int_equal(plan.num_tasks, 64);
     assert_int_equal(plan.block_m, 66);
@@ -38,11 +38,11 @@ static void tasks_of_f32(void **state) {
     assert_int_equal(plan_as(TSR_F32, 17, 4096, 4096, 16).num_tasks, 64);
     assert_int_equal(plan_as(TSR_F32, 384, 384, 384, 2).num_tasks, 2);
     assert_int_equal(plan_as(TSR_F32, 384, 384, 384, 2).block_n, 192);
-    assert_int_equal(plan_as(TSR_F32, 1000, 448, 1000, 2).num_tasks, 4); // columns are not equal
+    assert_int_equal(plan_as(TSR_F32, 1000, 448, 1000, 2).num_tasks, 4); // unequal columns
     assert_int_equal(plan_as(TSR_F32, 512, 512, 512, 1).block_n, 512);
     assert_int_equal(plan_as(TSR_F32, 512, 576, 512, 1).block_n, 256);
     assert_int_equal(plan_as(TSR_F32, 1024, 1024, 1024, 2).block_n, 256);
-    // A single panel is cut by rows, until each thread has a task.
+    // One panel is cut by rows until each thread has a task.
     struct matmul_problem p = product_of(TSR_F32, 200, 17, 512);
     for (int threads = 1; threads <= 3; threads++) {
         struct tsri_limits limits = {.isa = TSR_ISA_AVX512, .num_threads = threads};
@@ -67,16 +67,16 @@ static void check_tasks(planner *plan_as_variant, tsr_dtype dtype, int num_threa
     assert_in_range(plan.grain, 1, plan.block_m);
 }
 
-// Each thread has as much: by columns, each of which packs B for itself, or by rows where that is less. Rows in place meet a
-// task's panels 96 at a time.
+// Each thread gets the same work: by columns, where each thread packs its part of B, or by rows if that costs less.
+// Rows in place use a task's panels 96 at a time.
 static void tasks_of_few_threads(void **state) {
     (void)state;
-    if (gemm_kernels(TSR_ISA_AVX2)->nr != 16) skip(); // another kind of machine
+    if (gemm_kernels(TSR_ISA_AVX2)->nr != 16) skip(); // another architecture
     check_tasks(matmul_plan_local, TSR_F32, 2, 384, 384, 384, 384, 96, 4);
     check_tasks(matmul_plan_local, TSR_F32, 1, 384, 384, 384, 384, 128, 3);
     check_tasks(matmul_plan_local, TSR_F32, 2, 200, 48, 600, 102, 48, 2);
     check_tasks(matmul_plan_local, TSR_F32, 3, 384, 384, 384, 384, 128, 3);
-    check_tasks(matmul_plan_local, TSR_F32, 2, 4096, 64, 4096, 258, 64, 16); // A is past the caches
+    check_tasks(matmul_plan_local, TSR_F32, 2, 4096, 64, 4096, 258, 64, 16); // A exceeds the caches
     check_tasks(matmul_plan_local, TSR_BF16, 2, 400, 48, 600, 204, 48, 2);
     check_tasks(matmul_plan_packed, TSR_BF16, 2, 400, 48, 600, 72, 48, 6);
     check_tasks(matmul_plan_blocked, TSR_F32, 2, 500, 896, 600, 504, 112, 8);
@@ -89,13 +89,13 @@ static void tasks_of_few_threads(void **state) {
     assert_int_equal(plan.grain, 96);
 }
 
-// Columns as many as have their sums in the first-level cache, of many rows on AVX2 in the second, and enough tasks for every thread.
+// As many columns as keep their sums in the L1 cache (on AVX2 with many rows in L2), and enough tasks for every thread.
 static void tasks_of_few_rows(void **state) {
     (void)state;
     struct matmul_problem p = product_of(TSR_F32, 17, 4096, 4096);
     struct tsri_limits limits = {.isa = TSR_ISA_AVX2, .num_threads = 1};
     struct tsri_plan plan = {0};
-    if (gemm_kernels(TSR_ISA_AVX2)->nr != 16) skip(); // another kind of machine
+    if (gemm_kernels(TSR_ISA_AVX2)->nr != 16) skip(); // another architecture
     matmul_plan_streamed(&p, &limits, &plan);
     assert_int_equal(plan.block_m, 17);
     assert_int_equal(plan.block_n, 688);
@@ -104,10 +104,10 @@ static void tasks_of_few_rows(void **state) {
     limits.l2_bytes = 512 << 10;
     matmul_plan_streamed(&p, &limits, &plan);
     assert_int_equal(plan.block_n, 2048);
-    limits.num_threads = 2, p.m = 4; // long runs: one task for each
+    limits.num_threads = 2, p.m = 4; // long runs: one task per thread
     matmul_plan_streamed(&p, &limits, &plan);
     assert_int_equal(plan.block_n, 2048);
-    p.n = 11008; // as many for each
+    p.n = 11008; // equally many per thread
     matmul_plan_streamed(&p, &limits, &plan);
     assert_int_equal(plan.num_tasks, 4);
     p.n = 4096, limits.num_threads = 4;
@@ -128,13 +128,14 @@ static void tasks_of_few_rows(void **state) {
     limits.num_threads = 16, p.m = 4;
     matmul_plan_streamed(&p, &limits, &plan);
     assert_int_equal(plan.num_tasks, 64);
-    p.m = 50, limits.block[1] = 100; // a tuning row's columns
+    p.m = 50, limits.block[1] = 100; // columns from a tuning row
     matmul_plan_streamed(&p, &limits, &plan);
     assert_int_equal(plan.block_m, 25);
     assert_int_equal(plan.block_n, 128);
 }
 
-// Narrow tasks first; lower ones where those are too few, but not below 128 rows. Of many threads each has several.
+// Tasks become narrower first. If they are still too few they get fewer rows, but at least 128. Many threads get
+// several tasks each.
 static void tasks_for_every_thread(void **state) {
     (void)state;
     struct tsri_plan plan = plan_of(512, 512, 512, 3);
@@ -158,15 +159,15 @@ static void tasks_for_every_thread(void **state) {
     plan = plan_of(4096, 64, 4096, 16);
     assert_int_equal(plan.num_tasks, 64);
     assert_int_equal(plan.block_m, 64);
-    assert_int_equal(plan.grain, 1); // few columns are packed for all
+    assert_int_equal(plan.grain, 1); // few columns are packed for all tasks
     assert_int_equal(plan_of(16, 4096, 4096, 16).num_tasks, 32);
 }
 
-// What no other task reads of B is cut down to tiles and parts of panels where threads would have nothing, but not below what
-// pays.
+// If no other task reads the same part of B, tasks are cut down to tiles and parts of panels to give every thread work,
+// but only while it pays.
 static void tiles_for_every_thread(void **state) {
     (void)state;
-    if (gemm_kernels(TSR_ISA_AVX512)->nr != 64) skip(); // another kind of machine
+    if (gemm_kernels(TSR_ISA_AVX512)->nr != 64) skip(); // another architecture
     struct tsri_limits limits = {.isa = TSR_ISA_AVX512, .num_threads = 16};
     struct {
         planner *plan;
@@ -184,7 +185,7 @@ static void tiles_for_every_thread(void **state) {
     }
 }
 
-// Rows of skinny are dealt out where columns are too few for the threads, or too shallow; a task has 16 at most.
+// Skinny divides rows if columns are too few for the threads, or k is too small. A task has at most 16 rows.
 static void rows_of_skinny(void **state) {
     (void)state;
     static const struct {
@@ -233,11 +234,11 @@ static void check_bf16(const struct bf16_tasks *cases, int num_cases, bool is_by
     }
 }
 
-// Columns of b are rows of the transposed product beside few rows of a; of few long columns blocks of k are tasks.
+// With few rows of a, columns of b are rows of the transposed product. With few long columns, blocks of k are tasks.
 static void tasks_of_turned_tiles(void **state) {
     (void)state;
     static const struct bf16_tasks cases[] = {
-        {matmul_plan_tiles, 8, 256, 1024, 1, 256, 64, 1}, // of 256 x 8
+        {matmul_plan_tiles, 8, 256, 1024, 1, 256, 64, 1}, // 256 x 8 in all
         {matmul_plan_tiles, 8, 256, 1024, 16, 32, 64, 8},
         {matmul_plan_tiles, 8, 256, 200, 1, 32, 256, 1},
         {matmul_plan_mixed, 8, 256, 1024, 1, 32, 256, 1},
@@ -254,8 +255,8 @@ static void tasks_of_turned_tiles(void **state) {
     check_bf16(cases, COUNT(cases), true);
 }
 
-// Few steps: rows first, to whole lines of c; half as many steps where no two tasks share a line anyway. Where rows are too few for
-// half of the threads, as deep products.
+// Few steps: tasks divide rows and take whole cache lines of c. If no two tasks share a line anyway, only half as many
+// steps count as few. If there are too few rows for half of the threads, tasks are cut as with large k.
 static void tasks_of_few_steps(void **state) {
     (void)state;
     static const struct bf16_tasks cases[] = {
@@ -269,7 +270,8 @@ static void tasks_of_few_steps(void **state) {
     check_bf16(cases, COUNT(cases), false);
 }
 
-// Two or three threads beside a single panel and few rows have halves of it; on Intel where it is enough work, and not of tiles.
+// Two or three threads split a single panel into halves if rows are few. Intel requires enough work for that and does
+// not split tiles.
 static void halves_of_a_panel(void **state) {
     (void)state;
     static const struct {
@@ -304,7 +306,7 @@ static void halves_of_a_panel(void **state) {
     }
 }
 
-// Groups' panels are each task's own: rows are not cut.
+// Groups use private panels for each task: rows are not cut.
 static void rows_of_groups_stay(void **state) {
     (void)state;
     static const int32_t offsets[] = {0, 256};

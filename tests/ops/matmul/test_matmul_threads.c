@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many threads a product on the CPU is worth: its account of multiplications, either side of a thread more.
+// How many threads a product on the CPU uses, by its cost model: the boundaries of each number.
 #include "context/op_table.h"
 #include "matmul_cpu_case.h"
 #include "test_support.h"
 
-// Tiles of B in place, of B that is packed, skinny's loops, those of skinny_bf16, and tiles of bf16.
+// The cost models: tiles with B in place, with packed B, skinny's loops, those of skinny_bf16, and tiles of bf16.
 enum account { IN_PLACE, PACKED, SKINNY, UNITS, MIXED };
-enum layout { ROWS, COLUMNS }; // of b, contiguous
+enum layout { ROWS, COLUMNS }; // of b, which is contiguous
 
 static int threads_of(enum account account, const struct matmul_problem *p, int num_threads) {
     struct tsri_limits limits = {.isa = TSR_ISA_AVX512, .num_threads = num_threads};
@@ -18,7 +18,7 @@ static int threads_of(enum account account, const struct matmul_problem *p, int 
     }
 }
 
-// Threads of k steps, and of one step less. In bf16 c has an epilogue.
+// The threads for k steps and for k - 1. In bf16 c has an epilogue.
 struct boundary {
     tsr_dtype dtype;
     enum layout layout;
@@ -41,8 +41,8 @@ static void check(enum account account, const struct boundary *cases, int num_ca
     }
 }
 
-// An element of b costs as much as some rows of products where it is read or packed, most where columns are turned for many
-// threads; columns fill vectors, and few count for more.
+// Reading or packing an element of b costs as much as multiplying it with some rows, and most if columns are transposed
+// for many threads. Columns are rounded up to vectors, and few columns cost more.
 static void tiles_of_floats(void **state) {
     (void)state;
     static const struct boundary in_place[] = {
@@ -61,7 +61,7 @@ static void tiles_of_floats(void **state) {
         {TSR_F32, COLUMNS, 17, 64, 113, 16, 5, 6},
         {TSR_BF16, ROWS, 100, 64, 87, 16, 6, 7},
         {TSR_BF16, ROWS, 100, 64, 163, 16, 8, 9},
-        // Few steps of them are turned in the time that a thread takes to come.
+        // With few steps, columns are transposed before another thread could start.
         {TSR_F32, COLUMNS, 17, 256, 40, 16, 1, 5},
         {TSR_F32, COLUMNS, 1, 256, 65, 16, 1, 8},
         {TSR_BF16, COLUMNS, 1, 256, 65, 4, 1, 4},
@@ -70,7 +70,8 @@ static void tiles_of_floats(void **state) {
     check(PACKED, packed, COUNT(packed));
 }
 
-// Dot products of floats, of a lone row, and of 16 bits; rows of 16 bits, which are widened, or wait for the step before.
+// Dot products of floats, of a single row, and of 16 bits; rows of 16 bits, which are widened or wait for the step
+// before.
 static void few_rows(void **state) {
     (void)state;
     static const struct boundary cases[] = {
@@ -87,7 +88,7 @@ static void few_rows(void **state) {
         {TSR_BF16, ROWS, 7, 16, 976, 16, 1, 5},
         {TSR_BF16, ROWS, 1, 16, 1967, 16, 1, 5},
         {TSR_BF16, ROWS, 1, 17, 3192, 16, 1, 5},
-        {TSR_F32, ROWS, 7, 64, 577, 16, 1, 5}, // as tiles in place
+        {TSR_F32, ROWS, 7, 64, 577, 16, 1, 5}, // like tiles in place
     };
     static const struct boundary units[] = {
         {TSR_BF16, COLUMNS, 1, 2048, 18, 16, 1, 5},
@@ -109,7 +110,7 @@ static void tiles_of_bf16(void **state) {
     check(MIXED, cases, COUNT(cases));
 }
 
-// Batches are work as well; nothing is work for one.
+// Batches count as work. No work uses one thread.
 static void batches(void **state) {
     (void)state;
     struct matmul_problem p = product_of(TSR_F32, 7, 64, 577);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul by wgmma without a GPU: the arithmetic that kernel and host share, which problems it serves, and what it tells
-// the driver of operands in every direction, on a driver of the test's own.
+// Matmul with wgmma without a GPU: the arithmetic that kernel and host share, which problems it serves, and what it
+// passes to a fake driver for operands in every layout.
 #include <math.h>
 
 #include "core/core_dtype.h"
@@ -25,14 +25,14 @@ static void every_tile_once(void **state) {
                     assert_int_equal(at.batch, number / (m * n));
                 }
             }
-    // Rows of a group before the next column.
+    // All rows of a group come before the next column.
     const struct matmul_wgmma_place place = matmul_wgmma_place(2 * 100 * 7 + 8 * 7 + 9, 100, 7, 8);
     assert_int_equal(place.batch, 2);
     assert_int_equal(place.row, 8 + 1);
     assert_int_equal(place.col, 1);
 }
 
-// Units of 64 columns are neighbours in c, or of b and b_up in turns.
+// Units of 64 columns are neighbours in c, or come from b and b_up in turn.
 static void every_column_once(void **state) {
     (void)state;
     for (int unit = 0; unit < 4; unit++) {
@@ -43,8 +43,8 @@ static void every_column_once(void **state) {
     }
 }
 
-// What is given back of a sum of one sign is half of what it may have lost, and not so much that 16 bits would not round
-// back what they hold exactly.
+// The correction adds half of what a sum of one sign may have lost, and so little that exact 16-bit results round back
+// to themselves.
 static void drift(void **state) {
     (void)state;
     for (int k = 64; k <= 8192; k += 64) {
@@ -52,12 +52,12 @@ static void drift(void **state) {
         assert_true(fabs(share - k / 13.0) < 1e-3 * share);
         assert_true(share / 2 < 8 + 4 * sqrt(k));
         const float alpha = 1 + matmul_wgmma_drift(k) / 2;
-        for (int x = 1024; x < 2048; x++) // all that 11 bits hold between two powers of 2
+        for (int x = 1024; x < 2048; x++) // all 11-bit numbers between two powers of 2
             assert_int_equal(tsri_f16_of_float((float)x * alpha), tsri_f16_of_float((float)x));
     }
 }
 
-// Address bits 4 to 6 are those of the piece, turned by bits 7 to 9.
+// Address bits 4 to 6 are the piece's number xor bits 7 to 9.
 static void permuted_rows(void **state) {
     (void)state;
     for (unsigned row = 0; row < 64; row++)
@@ -93,25 +93,25 @@ static void what_it_serves(void **state) {
     SERVES(false, p.groups.starts.data = (const int32_t *)(const void *)memory);
     SERVES(false, p.k = 0);
     SERVES(false, p.m = 0);
-    SERVES(true, p.m = 999, p.n = 777, p.k = 993); // within their lines
-    SERVES(true, p.a.row = 1001);                  // lines at odd places are copied
+    SERVES(true, p.m = 999, p.n = 777, p.k = 993); // ends within a line
+    SERVES(true, p.a.row = 1001);                  // misaligned lines are copied
     SERVES(true, p.a.data += 2);
     SERVES(true, p.a.row = 0);                 // one row for all: copied
-    SERVES(true, p.b.col = 512);               // lines that overlap too
+    SERVES(true, p.b.col = 512);               // overlapping rows too
     SERVES(false, p.a.row = INT64_C(1) << 39); // too far apart
-    SERVES(true, p.a.col = 2);                 // no lines at all: copied
-    SERVES(true, p.a.row = 1, p.a.col = 1000); // along m
-    SERVES(true, p.b.row = 1000, p.b.col = 1); // along n
-    SERVES(true, p.c.row = 1001);              // c may lie anyhow
+    SERVES(true, p.a.col = 2);                 // not contiguous: copied
+    SERVES(true, p.a.row = 1, p.a.col = 1000); // contiguous in m
+    SERVES(true, p.b.row = 1000, p.b.col = 1); // contiguous in n
+    SERVES(true, p.c.row = 1001);              // any layout of c
     SERVES(true, p.b_up = p.b);
     SERVES(true, p.b_up = p.b, p.b_up.row = 1000,
-           p.b_up.col = 1); // not in the direction of b: copied
+           p.b_up.col = 1); // b and b_up have different layouts: copied
     SERVES(true, p.num_batches = 6, p.batch[1] = 2, p.batch[2] = 3, p.a.batch[2] = 8,
-           p.a.batch[1] = 1000000); // any strides of batches that are multiples of 16 bytes
+           p.a.batch[1] = 1000000); // batch strides: any multiples of 16 bytes
     SERVES(true, p.num_batches = 3, p.batch[2] = 3, p.a.batch[2] = 4); // copied
 }
 
-// Of rows that are all the same, or overlap: the same variant as of any, for the bits of a row do not depend on how it lies.
+// Equal or overlapping rows use the same variant as any others, because a row's bits must not depend on the layout.
 static void invariant_to_strides(void **state) {
     struct tsri_limits limits = hopper;
     struct tsri_plan plan = {0};
@@ -136,8 +136,8 @@ static void plans(void **state) {
         {104, 104, 104, 2, 1, TSR_BF16},       {4096, 4096, 16384, 132, 1, TSR_BF16},
         {4096, 4096, 16392, 132, 2, TSR_BF16}, {4096, 4096, 32776, 132, 3, TSR_BF16},
         {4096, 4096, 2048, 132, 1, TSR_F32},   {4096, 4096, 8192, 132, 4, TSR_F32},
-        {4096, 768, 8192, 128, 1, TSR_BF16},  // by 128 x 192
-        {1024, 1024, 1024, 128, 1, TSR_BF16}, // by 128 x 64
+        {4096, 768, 8192, 128, 1, TSR_BF16},  // tiles of 128 x 192
+        {1024, 1024, 1024, 128, 1, TSR_BF16}, // tiles of 128 x 64
     };
     (void)state;
     for (int i = 0; i < COUNT(cases); i++) {
@@ -156,7 +156,7 @@ static void plans(void **state) {
         assert_true(l.shared_bytes <= MATMUL_WGMMA_SHARED_BYTES);
         if (l.tile->cluster > 1) assert_int_equal(plan.num_tasks % l.tile->cluster, 0);
     }
-    // Operands that are copied: lines of multiples of 8 elements, and then the sums.
+    // Copied operands have lines of multiples of 8 elements; the sums follow them.
     struct matmul_problem p = problem(1000, 1003, 997);
     struct tsri_plan plan = {0};
     matmul_cuda_plan_wgmma(&p, &hopper, &plan);
@@ -231,7 +231,7 @@ static void maps_of_operands(void **state) {
     tsr_context_destroy(ctx);
 }
 
-// What the copy engine cannot take is copied, or left to ordinary loads and stores.
+// What the copy engine cannot access is copied, or uses ordinary loads and stores.
 static void what_has_no_map(void **state) {
     static uint16_t residual[BATCH * M * N];
     (void)state;
@@ -247,9 +247,9 @@ static void what_has_no_map(void **state) {
     } cases[] = {
         {N, K, M * N, 4, 1},     // a, b, c, residual
         {N, K, 0, 3, 1},         // one residual for all
-        {N - 2, K, M * N, 2, 1}, // columns of c that end within 16 bytes
+        {N - 2, K, M * N, 2, 1}, // columns of c end within 16 bytes
         {N, K - 1, M * N, 4, 1}, // k ends within 16 bytes
-        {N, -K, M * N, 4, 3},    // lines of a and b at odd places
+        {N, -K, M * N, 4, 3},    // misaligned lines of a and b
     };
     for (int i = 0; i < COUNT(cases); i++) {
         const int64_t k = cases[i].k < 0 ? K - 1 : cases[i].k, line = cases[i].k < 0 ? k : K;
