@@ -111,7 +111,7 @@ static int parse(struct request *request, struct bench_selection *selection, int
          &request->dtype, NULL, 0, 0},
         {"variant", 0, "V", "name of a variant (the library's choice)", OPTION_TEXT,
          &request->variant, NULL, 0, 0},
-        {"rep", 0, "N", "calls of each operation, once one by one, once back to back (20)",
+        {"rep", 0, "N", "calls of each operation one at a time, and as many in a row (20)",
          OPTION_INT, &request->rep, NULL, 1, 10000},
         {"top", 0, "N", "number of kernels shown (10)", OPTION_INT, &request->top, NULL, 1, 1000},
         {"threads", 0, "N", "threads (all CPUs)", OPTION_INT, &request->threads, NULL, 1, 4096},

@@ -14,7 +14,7 @@ static size_t mapped_bytes(size_t bytes) {
     return rounded > 0 ? rounded : HUGE_PAGE;
 }
 
-// Maps a huge page more than needed and gives back what lies outside of the aligned part.
+// Maps one huge page more than needed and unmaps what lies outside the aligned part.
 void *allocation_get(struct allocation_table *table, size_t bytes) {
     if (bytes > SIZE_MAX / 2) return NULL;
     size_t inner = mapped_bytes(bytes), outer = inner + HUGE_PAGE;
@@ -38,7 +38,7 @@ void allocation_release(struct allocation_table *table, void *pointer, size_t by
 }
 
 static void *hook_alloc(void *user, size_t bytes, size_t alignment) {
-    (void)alignment; // at most 2 MiB, which every block has
+    (void)alignment; // every block is aligned to 2 MiB, which is enough
     return allocation_get(user, bytes);
 }
 

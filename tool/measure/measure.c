@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measuring several variants of one case, interleaved: a batch of calls of each in turn, with a 10 ms
-// clock probe between the batches, until each has enough good samples: the probes before and after
-// ran at full speed, and no other process took a processor meanwhile. A neighbour on the machine, a
-// lower clock or heat then strike all contenders alike, and what they spoil is set aside by one rule.
+// Measures several variants of one case, interleaved: a batch of calls of each in turn, with a 10 ms
+// clock probe between the batches, until each has enough good samples. A sample is good if the probes
+// before and after it ran at full speed and no other process took a processor. So a neighbour on the
+// machine, a lower clock or heat hit all contenders alike, and one rule drops the spoilt samples.
 #define _GNU_SOURCE
 #include "measure/measure.h"
 
@@ -18,13 +18,13 @@
 #include "system/progress.h"
 
 static const double switches_per_second = 20; // a quiet system has a few
-static const double lowest_clock = 0.7;       // of the best, under the heaviest load
-static const double batch_seconds = 0.010;    // as long as the probe beside it
+static const double lowest_clock = 0.7;       // share of the best clock, under the heaviest load
+static const double batch_seconds = 0.010;    // as long as the probe after it
 static const double sample_seconds = 10e-6;   // shorter calls are timed several at once
-static const double evicted_seconds = 0.05;   // calls beyond this do not feel evicted tensors
+static const double evicted_seconds = 0.05;   // evicted tensors do not matter to longer calls
 
 enum {
-    MAX_SAMPLES = 400, // of a contender, where the budget decides
+    MAX_SAMPLES = 400, // of a contender, if the budget decides
     MAX_BATCH = 64,
     PATIENCE = 3 // times the budget, while good samples are missing
 };
@@ -45,7 +45,7 @@ static void prepare(const struct op_case *c, struct contender *contender) {
     size_t workspace_bytes = 0;
     if (status == TSR_OK)
         status = c->spec->call(contender->ctx, c, contender->variant, NULL, 0, &workspace_bytes);
-    if (status == TSR_OK) { // what the library chooses has a name
+    if (status == TSR_OK) { // the library's choice now has a name
         snprintf(contender->result->variant, sizeof contender->result->variant, "%s",
                  tsr_context_last_variant(contender->ctx));
         snprintf(session->tuning_key, sizeof session->tuning_key, "%s",
@@ -77,7 +77,7 @@ static bool call(const struct op_case *c, struct contender *contender) {
     return status == TSR_OK;
 }
 
-// Seconds of one of so many calls.
+// The mean seconds of `count` calls.
 static double time_calls(const struct op_case *c, struct contender *contender, int count) {
     if (contender->beside != NULL) return apart_seconds(contender);
     double start = seconds_now();
@@ -89,7 +89,7 @@ static double time_calls(const struct op_case *c, struct contender *contender, i
 static void warm_up(const struct op_case *c, struct contender *contender) {
     const struct measure_options *options = &contender->session->options;
     double best = INFINITY, start = seconds_now();
-    if (options->has_no_warmup) { // nothing is known of the call yet
+    if (options->has_no_warmup) { // the call's time is unknown
         contender->batch = contender->num_calls = 1;
         return;
     }
@@ -126,8 +126,8 @@ static void add_sample(struct contender *contender, double seconds, bool is_dist
         (struct sample){.seconds = seconds, .is_disturbed = is_disturbed};
 }
 
-// Where the tensors fit the caches, an untimed call first brings back what the others have evicted, and
-// wakes a peer's threads; a long call does not feel it.
+// If the tensors fit into the caches, an untimed call first reloads what the other contenders evicted, and wakes a
+// peer's threads. For a long call neither matters.
 static void run_batch(const struct op_case *c, struct contender *contender) {
     struct measure_session *session = contender->session;
     bool is_cold = session->options.is_cold;
@@ -155,21 +155,20 @@ static bool wants_more(const struct contender *contender, double elapsed, double
     if (options->num_rep > 0)
         return good < options->num_rep && contender->num_samples < PATIENCE * options->num_rep;
     if (contender->num_samples >= PATIENCE * MAX_SAMPLES) return false;
-    bool is_long = contender->estimate_s > options->budget_s; // one sample must do
+    bool is_long = contender->estimate_s > options->budget_s; // one sample is enough
     if (contender->num_samples < (is_long ? 1 : MIN_SAMPLES)) return true;
     if (is_long) return false;
     if (good < MIN_GOOD) return elapsed < PATIENCE * budget;
     return good < MAX_SAMPLES && elapsed < budget;
 }
 
-// A round takes everybody, so that the contenders stay interleaved; but a slow one that has enough does
-// not hold up the others.
+// A round includes every contender, so that they stay interleaved, except a slow one that has enough samples.
 static bool is_in_round(const struct contender *contender, double elapsed, double budget) {
     return contender->estimate_s < contender->session->options.budget_s / 8 ||
            wants_more(contender, elapsed, budget);
 }
 
-// A batch between two clock probes on its threads. before: the last one, on those of `probed`.
+// A batch between two clock probes on its threads. before: the rate of the last probe, on the threads of `probed`.
 static void take_batch(const struct op_case *c, struct contender *contender,
                        struct measure_session **probed, double *before) {
     struct measure_session *session = contender->session;
@@ -179,7 +178,7 @@ static void take_batch(const struct op_case *c, struct contender *contender,
     double burst = clock_burst(session), unit = burst;
     if (contender->unit != TSR_PROBE_FMA) unit = unit_burst(session, contender->unit);
     double after = clock_probe(session);
-    // A clock does not fall this far: somebody else had a processor during the burst.
+    // A clock does not fall this far, so another process had a processor during the burst.
     bool is_clock = burst >= lowest_clock * session->fma_best;
     for (int s = first; s < contender->num_samples; s++) {
         struct sample *sample = &contender->samples[s];
@@ -191,7 +190,7 @@ static void take_batch(const struct op_case *c, struct contender *contender,
     *before = after;
 }
 
-// Round after round, until all have enough. A batch's clock is the lower of the probes around it.
+// Runs rounds until all have enough samples. A batch's clock is the lower of the two probes around it.
 static void sample_all(const struct op_case *c, struct contender *contenders, int count) {
     struct measure_session *probed = NULL;
     double start = seconds_now(), before = NAN;
@@ -237,7 +236,7 @@ static void start_result(const struct op_case *c, struct contender *contender) {
     if (contender->beside == NULL) contender_check_proof(c, contender);
 }
 
-// The first one's session keeps what went wrong.
+// The session of the first contender keeps the error sentences of all.
 static enum measure_outcome measure_contenders(const struct op_case *c,
                                                struct contender *contenders, int count) {
     struct measure_session *session = contenders[0].session;
@@ -316,7 +315,7 @@ enum measure_outcome measure_threads(struct measure_session *const *sessions, in
                                      const struct op_case *c, const char *variant, bool has_apart,
                                      struct result *results, enum measure_outcome *outcomes) {
     struct contender contenders[2 * MEASURE_MAX_THREADS] = {0};
-    struct result apart[MEASURE_MAX_THREADS] = {0}; // of all but the first, which shares with none
+    struct result apart[MEASURE_MAX_THREADS] = {0}; // not of the first, which has one thread
     int num_contenders = has_apart ? 2 * count - 1 : count;
     for (int i = 0; i < num_contenders; i++) {
         bool is_apart = i >= count;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a machine has for threads that share nothing: contexts of one thread each, with tensors of their own, that call at
-// once. Who scales worse than they do loses it to himself; the rest is clocks, caches and memory, which all share.
+// Measures how far a machine scales for threads that share nothing: contexts of one thread each, with their own tensors,
+// that call at the same time. They lose efficiency only to clocks, caches and memory. What one context with as many
+// threads loses beyond that is the library's own loss.
 #define _GNU_SOURCE
 #include <math.h>
 #include <pthread.h>
@@ -19,7 +20,7 @@ struct caller {
     tsr_context *ctx;
     struct inputs inputs;
     double rate;        // calls per second of the last round
-    char sentence[512]; // why it cannot call, or ""
+    char sentence[512]; // the error that stops it, or ""
 };
 
 struct apart {
@@ -28,11 +29,11 @@ struct apart {
     int count, num_started;
     pthread_mutex_t lock;
     pthread_cond_t is_changed;
-    int round, num_open, num_ended; // under the lock
+    int round, num_open, num_ended; // guarded by the lock
     bool is_over;
-    int num_calls;       // of a round, of each, at least
-    atomic_int num_met;  // callers that are about to start in a round
-    atomic_int num_done; // and that have made their calls
+    int num_calls;       // the least number of calls of each caller in a round
+    atomic_int num_met;  // callers that are ready to start the round
+    atomic_int num_done; // callers that have made their calls
     struct caller callers[];
 };
 
@@ -46,8 +47,8 @@ static bool call(struct caller *caller) {
     return status == TSR_OK;
 }
 
-// All start together, warm unless that is not wanted, and call until each of the others has made its calls too: nobody has the
-// machine to itself.
+// All callers start at the same time, warm unless cold caches are wanted, and keep calling until every other one has made
+// its calls, so that none has the machine to itself.
 static void run_round(struct caller *caller) {
     struct apart *apart = caller->apart;
     bool is_cold = apart->contender->session->options.is_cold;
@@ -67,7 +68,7 @@ static void run_round(struct caller *caller) {
     caller->rate = num_calls / (seconds_now() - start);
 }
 
-// By the thread that uses them: its memory is near it.
+// The caller's own thread allocates the tensors, so that they lie in memory near it.
 static void open_caller(struct caller *caller) {
     const struct measure_session *session = caller->apart->contender->session;
     tsr_status status =
@@ -124,7 +125,7 @@ double apart_seconds(struct contender *contender) {
     return apart->count / rate;
 }
 
-// Waits until it is open. False: the contender says why not.
+// Starts the next caller and waits until it is open. False after a failure; the contender has the sentence.
 static bool start_caller(struct apart *apart, struct contender *contender) {
     struct caller *caller = &apart->callers[apart->num_started];
     caller->apart = apart;
@@ -147,7 +148,7 @@ void apart_prepare(const struct op_case *c, struct contender *contender) {
     int count = contender->session->machine.num_threads;
     double bytes = count * inputs_bytes(c), available = allocation_available();
     char needed[32], left[32];
-    if (contender->beside->outcome != MEASURE_OK) { // its sentence says it all
+    if (contender->beside->outcome != MEASURE_OK) { // that contender has the sentence
         contender_fail(contender, contender->beside->outcome, "%s", "");
         return;
     }

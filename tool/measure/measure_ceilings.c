@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ceilings: what the context's threads reach when nothing but the probe runs. Bandwidths are
-// measured at powers of two of bytes, each when first needed: a figure for a working set is held
-// against the next power below it, never against a cache that it does not fit into.
+// Ceilings: the rates that the context's threads reach when only the probe runs. Bandwidths are measured
+// at powers of two of bytes, each when it is first needed. A figure is compared with the power below its
+// working set, so never with a cache into which it does not fit.
 #define _GNU_SOURCE
 #include <math.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 
 static const double fma_seconds = 0.010, sweep_seconds = 0.002;
 static const double stretch_seconds = 0.002; // on a device
-static const double round_seconds = 0.25;    // a long sweep is its own average: fewer of them do
+static const double round_seconds = 0.25; // long sweeps average by themselves, so fewer are enough
 enum {
     FMA_SAMPLES = 12,
     SWEEP_SAMPLES = 12,
@@ -25,7 +25,7 @@ enum {
 
 // ---- The clock --------------------------------------------------------------------------------
 
-// One probe, and the seconds that it took by the clock of where it runs.
+// Runs one probe and times it, on a device by the device's clock.
 static tsr_status run_probe(struct measure_session *session, const tsr_probe_args *args,
                             double *work, double *seconds) {
     double start = seconds_now();
@@ -49,7 +49,7 @@ static double run_fma(struct measure_session *session, int64_t repeat, double *s
 double clock_probe(struct measure_session *session) {
     double seconds, flops = run_fma(session, session->fma_repeat, &seconds);
     double rate = flops / seconds;
-    // What was sized while something else had the processors is too short: its start would count.
+    // A probe that was sized while other processes ran is too short: its start-up would count.
     double repeat = 1 + fma_seconds * rate / flops * (double)session->fma_repeat;
     if (rate > session->fma_best && repeat > (double)session->fma_repeat)
         session->fma_repeat = (int64_t)fmin(repeat, 0x1p40);
@@ -58,10 +58,10 @@ double clock_probe(struct measure_session *session) {
     return rate;
 }
 
-// At the clock that the work before it ran with: after some milliseconds of nothing but FMAs the clock
-// of many processors is another one, higher where loads and stores no longer cost power.
+// Short bursts, to catch the clock of the work before them: many processors change their clock after some
+// milliseconds of FMAs alone, often to a higher one, because loads and stores cost no power.
 double unit_burst(struct measure_session *session, tsr_probe_kind unit) {
-    enum { BURSTS = 3, PART = 100 }; // 0.1 ms each, or as long as it takes
+    enum { BURSTS = 3, PART = 100 }; // about 0.1 ms each
     double best = 0;
     for (int i = 0; i < BURSTS; i++) {
         double seconds, flops = run_unit(session, unit, 1 + session->fma_repeat / PART, &seconds);
@@ -79,7 +79,7 @@ double *unit_best(struct measure_session *session, tsr_probe_kind unit) {
                                           : &session->fma_best;
 }
 
-// The best of some stretches of 2 ms, found once.
+// The best of a few stretches of 2 ms; measured once.
 static double device_unit_ceiling(struct measure_session *session, tsr_probe_kind unit) {
     enum { SAMPLES = 5 };
     double *best = unit_best(session, unit), work, seconds;
@@ -109,11 +109,11 @@ tsr_probe_kind measure_unit_of(struct measure_session *session, const struct op_
                                const char *variant) {
     const char *op = c->spec->op;
     tsr_variant_info info;
-    // On a GPU products of 16-bit numbers are held against the tensor cores, whatever the variant makes of them.
+    // On a GPU 16-bit products are compared with the tensor cores, whether the variant uses them or not.
     bool is_product = strstr(op, "matmul") != NULL || strstr(op, "attention") != NULL;
     if (is_on_device(session))
         return is_product && c->dtype != TSR_F32 ? TSR_PROBE_BF16_TILES : TSR_PROBE_FMA;
-    // The parts choose for themselves: what the fastest unit can do is what they are held against.
+    // The parts of a composed operation choose their own variants, so they are compared with the fastest unit.
     if (c->spec->is_composed && c->dtype == TSR_BF16)
         return measure_unit_ceiling(session, TSR_PROBE_BF16_TILES) > session->fma_best
                    ? TSR_PROBE_BF16_TILES
@@ -144,9 +144,9 @@ static void release_buffers(struct measure_session *session) {
     session->source = session->destination = NULL;
 }
 
-// Of so many bytes each, or more: small working sets do not pay for the largest.
+// Makes buffers of at least `bytes` each. They grow on demand, so small working sets do not pay for the largest.
 static bool get_buffers(struct measure_session *session, size_t bytes) {
-    if (is_on_device(session)) return session->source != NULL; // from the start
+    if (is_on_device(session)) return session->source != NULL; // device_open made them
     if (session->buffer_bytes < bytes) {
         release_buffers(session);
         session->buffer_bytes = bytes;
@@ -154,7 +154,7 @@ static bool get_buffers(struct measure_session *session, size_t bytes) {
     bytes = session->buffer_bytes;
     if (session->source == NULL) {
         session->source = allocation_get(&session->probe_memory, bytes);
-        // Zeros are faster than data on some machines.
+        // Some machines move zeros faster than data.
         for (size_t i = 0; session->source != NULL && i < bytes / 4; i++)
             ((uint32_t *)session->source)[i] = 0x3f800000u | ((uint32_t)i * 2654435761u >> 9);
     }
@@ -175,9 +175,9 @@ bool flush_caches(struct measure_session *session) {
                          &work) == TSR_OK;
 }
 
-// The best of many sweeps, bytes per second. Two buffers share the working set of a copy. While the
-// clock probe says that something else runs on the machine, there are more of them, unless one or
-// two samples are asked for: who wants no more does not wait for a quiet moment.
+// The best of many sweeps, in bytes per second. The two buffers of a copy share the working set. While the
+// clock probe shows that other processes run, there are more sweeps, unless the user asked for only one or two
+// samples.
 static double best_sweep(struct measure_session *session, tsr_probe_kind kind, size_t working_set) {
     bool is_copy = kind == TSR_PROBE_COPY || kind == TSR_PROBE_COPY_STREAM;
     tsr_probe_args args = TSR_PROBE_ARGS(.kind = kind, .repeat = 1, .source = session->source,
@@ -205,8 +205,8 @@ static double best_sweep(struct measure_session *session, tsr_probe_kind kind, s
 const struct bandwidth *measure_bandwidth(struct measure_session *session, double working_set) {
     double smallest = ldexp(1, session->min_level), largest = ldexp(1, session->max_level);
     int level = (int)floor(log2(fmin(fmax(working_set, smallest), largest)));
-    // Between what a device's cache holds and twice that, a working set is partly in it: memory is what it is held
-    // against then, as a copy whose two halves are larger than the cache.
+    // A working set somewhat larger than a device's cache is partly in it. It is compared with memory, measured by a copy
+    // whose two halves are each larger than the cache.
     if (is_on_device(session) && working_set > (double)session->machine.l3_bytes)
         level = session->max_level;
     struct bandwidth *b = &session->levels[level];
@@ -226,8 +226,8 @@ const struct bandwidth *measure_bandwidth(struct measure_session *session, doubl
 
 // ---- The floor --------------------------------------------------------------------------------
 
-// The memory part: tensors updated in place, then copies as far as reads and writes pair, then the
-// reads or writes that are left.
+// The time for memory: tensors updated in place, then copies for the pairs of reads and writes, then the
+// remaining reads or writes.
 static double memory_floor_s(const struct bandwidth *b, double read, double written,
                              double updated) {
     double copied = fmin(read, written);
@@ -248,7 +248,7 @@ double measure_floor_s(struct measure_session *session, const struct op_case *c,
         }
     }
     double working_set = read + written + updated, moved = working_set + updated;
-    // What the spec says must move, in the proportion of the tensors.
+    // Scale to the bytes that the spec requires, in the proportion of the tensors.
     double scale = moved > 0 ? case_bytes(c) / moved : 0;
     read *= scale;
     written *= scale;
@@ -271,7 +271,7 @@ double measure_traffic_s(struct measure_session *session, double read_bytes, dou
 
 static int level_of(double bytes) { return (int)ceil(log2(bytes)); }
 
-// The FMA probe of 10 ms, and the best of some.
+// Finds the length of the 10 ms FMA probe, and the best rate of a few.
 void ceilings_start(struct measure_session *session) {
     double seconds;
     session->fma_repeat = 1;
@@ -295,7 +295,7 @@ tsr_status ceilings_open(struct measure_session *session) {
     m->l1_bytes = env->l1_bytes > 0 ? env->l1_bytes : 32 << 10;
     m->l2_bytes = env->l2_bytes > 0 ? env->l2_bytes : 512 << 10;
     m->l3_bytes = env->l3_bytes > m->l2_bytes ? env->l3_bytes : m->l2_bytes * m->num_threads;
-    // At least twice the last cache, on no more than an eighth of the memory for each buffer.
+    // Buffers of at least twice the last cache, but of at most an eighth of the memory each.
     session->min_level = level_of((double)MIN_SHARE * m->num_threads);
     session->max_level = level_of(2 * fmax((double)m->l3_bytes, 16 << 20));
     while ((double)((int64_t)1 << session->max_level) > allocation_available() / 8 &&

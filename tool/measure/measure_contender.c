@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A contender's name, how it ends, and what the proof of its variant says.
+// A contender's name, its failure, and the verification of its variant.
 #include "measure/measure_contender.h"
 
 #include <stdarg.h>
@@ -26,7 +26,7 @@ void contender_check_proof(const struct op_case *c, struct contender *contender)
     contender->result->mean_abs_err = proof->mean_abs_err;
     contender->result->max_rel_err = proof->max_rel_err;
     contender->result->err_over_bound = proof->err_over_bound;
-    // A smaller case that breaks a rule says nothing about this one, which is about to be asked.
+    // If the smaller case breaks a rule, that says nothing about this one; the call itself will show it.
     if (proof->outcome != MEASURE_OK && proof->outcome != MEASURE_INVALID)
         contender_fail(contender, proof->outcome, "%s", proof->sentence);
 }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measuring on a CUDA device, by its own clock. Each sample is one call between two events, on a stream that is idle
-// before, so that it has the latency of the launch in it: median_ms. What the device itself takes comes from a graph
-// of many calls, replayed: graph_ms, from which rates and the share of the ceiling follow. Contenders take turns, sample by
-// sample. Cold samples flush by reading a buffer beyond the second-level cache, so that nothing dirty is written
-// back inside of them; they have no graph.
+// Measures on a CUDA device, by its own clock. A sample is one call between two events on an idle stream, so it includes
+// the launch latency: median_ms. The device's own time comes from replaying a graph of many calls: graph_ms; rates and
+// the share of the ceiling follow from it. Contenders take turns, sample by sample. Cold samples flush the second-level
+// cache by reading a larger buffer, so that no dirty lines are written back during the sample; they have no graph.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +15,7 @@
 #include "verify/device_case.h"
 
 enum { MAX_SAMPLES = 200, MIN_REPLAYS = 5, MAX_REPLAYS = 20, MAX_GRAPH_CALLS = 64 };
-static const double graph_seconds = 0.002; // of one replay, at least
+static const double graph_seconds = 0.002; // the least time of one replay
 
 // ---- The session ------------------------------------------------------------------------------
 
@@ -37,7 +36,7 @@ tsr_status device_open(struct measure_session *session) {
     tsr_context *ctx = session->ctx;
     session->probe_ctx = ctx;
     tsr_status status = tsr_device_info_get(session->options.device, &info);
-    // Buffers of four times the cache: reading one leaves nothing else in it.
+    // Buffers of four times the cache: after reading one, nothing else is left in the cache.
     session->min_level = 20;
     session->max_level = 22;
     while (((int64_t)1 << session->max_level) < 4 * info.l2_bytes) session->max_level++;
@@ -79,7 +78,7 @@ static void take_sample(struct measure_session *session, const struct op_case *c
     if (session->options.is_cold && !flush_caches(session))
         contender_fail(contender, MEASURE_FAILED, "the caches cannot be flushed: %s",
                        tsr_last_error());
-    // Cold, the flush is on its way, and the call is queued behind it.
+    // With cold caches the call is queued right after the flush, without a wait.
     if (!session->options.is_cold) (void)tsr_context_synchronize(session->ctx);
     device_start(session);
     if (!call(c, contender)) return;
@@ -88,7 +87,7 @@ static void take_sample(struct measure_session *session, const struct op_case *c
     contender->samples[contender->num_samples++].seconds = seconds;
 }
 
-// Its own context, on the session's stream, where it has a tuning file.
+// With a tuning file, the contender gets its own context on the session's stream.
 static tsr_status open_context(struct measure_session *session, struct contender *contender) {
     contender->ctx = session->ctx;
     if (contender->tuning_file == NULL) return TSR_OK;
@@ -134,12 +133,12 @@ static double quantile(const struct contender *contender, double q) {
     return contender->samples[(int)(q * (contender->num_samples - 1) + 0.5)].seconds;
 }
 
-// The median of some replays, but for the first: seconds of one call.
+// Seconds of one call: the median of some replays, without the first.
 static double replay(struct measure_session *session, const struct op_case *c,
                      struct contender *contender, double estimate) {
     tsr_context *ctx = contender->ctx;
     tsr_graph *graph = NULL;
-    struct contender replays = {.samples = contender->samples}; // they are summed up already
+    struct contender replays = {.samples = contender->samples}; // the samples are no longer needed
     double wanted = ceil(graph_seconds / estimate);
     int num_calls = wanted > MAX_GRAPH_CALLS ? MAX_GRAPH_CALLS : (int)wanted;
     if (tsr_graph_begin(ctx) != TSR_OK) return NAN;
@@ -189,7 +188,7 @@ static void sample_in_turns(struct measure_session *session, const struct op_cas
         options->num_rep > 0 && options->num_rep < MAX_SAMPLES ? options->num_rep : MAX_SAMPLES;
     for (int i = 0; i < count; i++)
         if (contenders[i].outcome == MEASURE_OK) prepare(session, c, &contenders[i]);
-    double start = seconds_now(); // without what compiling took
+    double start = seconds_now(); // after compilation
     for (int round = 0; round < wanted; round++) {
         if (round >= MIN_SAMPLES && options->num_rep == 0 &&
             seconds_now() - start > options->budget_s * count)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The clock of a CUDA device: two events around a stretch of the session's stream.
+// The clock of a CUDA device: two events before and after a piece of work on the session's stream.
 #include <math.h>
 
 #include "measure/measure_session.h"

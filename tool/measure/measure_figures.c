@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// After the sampling: which samples count, and the figures that they come to.
+// After the sampling: chooses the samples that count, and computes the figures from them.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,9 +7,9 @@
 #include "measure/measure_contender.h"
 #include "system/progress.h"
 
-static const double good_clock = 0.95; // of the best probe
-static const double impossible = 1.05; // of the ceiling
-static const double doubt_seconds = 1; // for a ceiling that a figure exceeds
+static const double good_clock = 0.95; // the least share of the best probe
+static const double impossible = 1.05; // times the ceiling: such a figure is refused
+static const double doubt_seconds = 1; // for measuring an exceeded ceiling again
 
 int contender_count_good(const struct contender *contender) {
     int good = 0;
@@ -19,7 +19,7 @@ int contender_count_good(const struct contender *contender) {
     return good;
 }
 
-// The good ones first.
+// Sorts good samples first.
 static int by_quality(const void *a, const void *b) {
     const struct sample *x = a, *y = b;
     if (x->is_disturbed != y->is_disturbed) return x->is_disturbed - y->is_disturbed;
@@ -37,7 +37,7 @@ static double quantile_ms(const struct sample *sorted, int count, double q) {
     return 1e3 * (sorted[low].seconds + (at - low) * (sorted[high].seconds - sorted[low].seconds));
 }
 
-// Keeps the samples with a good clock; too few of them: the best of what there is.
+// Keeps the good samples; if there are too few, the best of all.
 static int keep_good(struct contender *contender) {
     int count = contender->num_samples, good = contender_count_good(contender);
     qsort(contender->samples, (size_t)count, sizeof *contender->samples, by_quality);
@@ -51,7 +51,7 @@ static int keep_good(struct contender *contender) {
     return kept;
 }
 
-// What the unit for products does at the clock of these samples.
+// The mean rate of the unit for products at the clock of these samples.
 static double unit_beside(const struct sample *samples, int count) {
     double sum = 0;
     for (int i = 0; i < count; i++) sum += samples[i].unit_rate;
@@ -69,12 +69,12 @@ void contender_summarise(const struct op_case *c, const struct allocation_table 
     result->p20_ms = quantile_ms(contender->samples, kept, 0.2);
     result->p80_ms = quantile_ms(contender->samples, kept, 0.8);
     double seconds = 1e-3 * result->median_ms;
-    if (contender->beside != NULL) return; // each call is one thread's
-    // The FMA probe is in fp32: it says nothing of a peer whose products come from 16-bit units.
+    if (contender->beside != NULL) return; // calls of one thread have no other figures
+    // The FMA probe is in fp32, so it is no ceiling for a peer that uses 16-bit units.
     bool is_within_probe = contender->peer == NULL || c->dtype == TSR_F32;
     if (!is_within_probe) ceiling = INFINITY;
-    // Was the ceiling itself low? Beside other work a probe of some milliseconds may lose a processor each time,
-    // one of a tenth finds a moment without.
+    // The ceiling itself may be too low: while other processes run, a probe of some milliseconds may always lose a
+    // processor, but a probe of a tenth of a millisecond finds an undisturbed moment.
     double doubted = seconds_now();
     while (flops / seconds > impossible * ceiling && seconds_now() - doubted < doubt_seconds) {
         clock_probe(session);
@@ -83,8 +83,8 @@ void contender_summarise(const struct op_case *c, const struct allocation_table 
     }
     if (flops / seconds > impossible * ceiling) {
         contender_fail(contender, MEASURE_FAILED,
-                       "%s: variant '%s' came to %.0f GFLOP/s, more than the %.0f that its "
-                       "unit can do: the figure is refused",
+                       "%s: variant '%s' measured %.0f GFLOP/s, more than its unit's ceiling of "
+                       "%.0f: the figure is refused",
                        c->spec->op, contender_name(contender), 1e-9 * flops / seconds,
                        1e-9 * ceiling);
         result->median_ms = result->p20_ms = result->p80_ms = NAN;
@@ -99,7 +99,7 @@ void contender_summarise(const struct op_case *c, const struct allocation_table 
     result->ceiling_ms = 1e3 * measure_floor_s(session, c, unit_beside(contender->samples, kept),
                                                session->options.is_cold);
     result->share_of_ceiling = result->ceiling_ms / result->median_ms;
-    if (contender->peer == NULL) // what a peer allocates is not counted
+    if (contender->peer == NULL) // a peer's allocations are not counted
         result->peak_bytes =
             tensors->peak_bytes + contender->memory.peak_bytes - contender->context_bytes;
 }

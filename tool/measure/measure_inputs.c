@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors for measuring. Drawing and rounding every element of gigabytes would take longer than the
-// measurement, so a large case is drawn in a smaller size and repeated.
+// Tensors for a measurement. Drawing and rounding every element of gigabytes would take longer than the
+// measurement, so a large tensor is drawn in a smaller size and repeated.
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ void inputs_release(struct inputs *inputs) {
     *inputs = (struct inputs){0};
 }
 
-// Converts what was drawn, then doubles it until the tensor is full.
+// Converts the drawn elements, then doubles them until the tensor is full.
 static void fill_slot(tsr_tensor *t, size_t bytes, const tsr_tensor *drawn) {
     int64_t numel = tsr_tensor_numel(t), num_drawn = tsr_tensor_numel(drawn);
     if (num_drawn > numel) num_drawn = numel;
@@ -41,20 +41,20 @@ static void fill_slot(tsr_tensor *t, size_t bytes, const tsr_tensor *drawn) {
     }
 }
 
-// Lengths, offsets and indices are drawn for the case as it is: those of a smaller one would be of shorter
-// sequences, or of a table that stays in the caches.
+// Lengths, offsets and indices are drawn in full size: those of a smaller case would belong to shorter sequences, or to a
+// table that fits into the caches.
 static void fill_indices(struct inputs *inputs, int s, struct rng *rng) {
     const struct op_spec *spec = inputs->c.spec;
     tsr_tensor *t = &inputs->c.tensor[s];
     int64_t numel = tsr_tensor_numel(t);
     double *values = heap_get((size_t)numel + 1, sizeof *values);
-    // The fill of an index slot looks at sizes and at the index slots before it.
+    // The fill of an index slot uses sizes and the index slots before it.
     if (spec->fill != NULL) (void)spec->fill(rng, &inputs->c, s, FILL_NORMAL, values);
     for (int64_t i = 0; i < numel; i++) tsr_store(TSR_I32, t->data, i, values[i]);
     free(values);
 }
 
-// Addresses that prepare may compare, for it reads nothing: apart by as much as there would be.
+// Uses made-up addresses, as far apart as real tensors would be: _prepare compares addresses but reads nothing.
 double measure_predict_bytes(struct measure_session *session, const struct op_case *given,
                              const char *variant) {
     struct op_case c = *given;
@@ -63,7 +63,7 @@ double measure_predict_bytes(struct measure_session *session, const struct op_ca
     if (!(inputs_bytes(&c) < 0x1p46)) return NAN;
     for (int s = 0; spec->slots[s].name != NULL; s++) {
         if (!c.is_present[s]) continue;
-        if (spec->slots[s].kind == SLOT_I32) return NAN; // what depends on lengths
+        if (spec->slots[s].kind == SLOT_I32) return NAN; // depends on lengths
         int64_t shape[TSR_MAX_DIMS];
         int ndim = spec->shape(&c, s, shape);
         tsr_dtype dtype = case_slot_dtype(&c, s);
@@ -82,7 +82,7 @@ bool inputs_create(struct inputs *inputs, const struct op_case *c, uint64_t seed
     *inputs = (struct inputs){.c = *c};
     memset(inputs->c.tensor, 0, sizeof inputs->c.tensor);
     const struct op_spec *spec = c->spec;
-    if (!(inputs_bytes(c) < 0x1p62)) return false; // below, bytes are integers
+    if (!(inputs_bytes(c) < 0x1p62)) return false; // the code below counts bytes in integers
     for (int s = 0; spec->slots[s].name != NULL; s++) {
         if (!c->is_present[s]) continue;
         int64_t shape[TSR_MAX_DIMS];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A benchmark proves first. The oracle is one slow thread, so a large case is proved on a smaller
-// one like it, which several sizes of a sweep may share: outcomes are remembered.
+// A benchmark verifies first. The oracle is one slow thread, so for a large case a smaller, similar one
+// is verified. Several sizes of a sweep may share it, so outcomes are remembered.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,9 +10,9 @@
 #include "system/heap.h"
 #include "verify/trial.h"
 
-// Some tenths of a second of the oracle.
+// The oracle takes some tenths of a second for this.
 static const double proof_elements = 1.5e6, proof_flops = 1e8;
-enum { SMALLEST_HALVED = 64 }; // head dims, expert counts and the like stay as they are
+enum { SMALLEST_HALVED = 64 }; // so head dims, expert counts and the like stay unchanged
 
 static double elements_of(const struct op_case *c) {
     double elements = 0;
@@ -83,7 +83,7 @@ static tsr_status try_case(struct measure_session *session, const struct op_case
     return status;
 }
 
-// Halving may break a rule between sizes (one divides another): then the other way is tried.
+// Halving may break a rule between sizes (one divides another); then the other order of halving is tried.
 static void prove(struct measure_session *session, const struct op_case *c, const char *variant,
                   const char *tuning_file, struct proof *proof) {
     struct verdict verdict;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening, closing and asking a session.
+// Opening, closing and querying a session.
 #include "measure/measure_session.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of `tessera memory`, worked out and written.
+// Computes and writes the rows of `tessera memory`.
 #include "measure/memory_rows.h"
 
 #include <jansson.h>
@@ -15,7 +15,7 @@ void memory_rows_free(struct memory_rows *rows) {
     *rows = (struct memory_rows){0};
 }
 
-// ---- Working out ------------------------------------------------------------------------------
+// ---- Computing --------------------------------------------------------------------------------
 
 static struct memory_row *add(struct memory_rows *rows) {
     if (rows->count == rows->capacity) {
@@ -25,7 +25,7 @@ static struct memory_row *add(struct memory_rows *rows) {
     return &rows->items[rows->count++];
 }
 
-// What the form moves, and how long that and its FLOPs take at the ceilings.
+// The traffic of the form, and the time of traffic and FLOPs at the ceilings.
 static void place(struct memory_row *row, struct measure_session *session, const char *variant) {
     const struct op_case *c = &row->result.c;
     struct op_traffic t;
@@ -94,7 +94,7 @@ void memory_rows_add(struct memory_rows *rows, struct measure_session *session,
             row->workspace_bytes = results[i].predicted_bytes - row->tensor_bytes;
             place(row, session, variants[i]);
         }
-    rows->fma_flops = measure_fma_ceiling(session); // the ceilings of the rows may have raised it
+    rows->fma_flops = measure_fma_ceiling(session); // again, because the rows may have raised it
     compare(rows->items + first, rows->count - first);
 }
 
@@ -105,7 +105,7 @@ static json_t *whole(double value) {
     return isfinite(value) ? json_integer((json_int_t)llround(value)) : json_null();
 }
 
-// What bench says of the row, and the rest beside it.
+// The row as bench has it, with the fields of memory added.
 static json_t *row_json(const struct memory_row *row) {
     json_t *object = result_json(&row->result);
 #define SET(name, value) json_object_set_new(object, name, value)
@@ -201,7 +201,7 @@ static void cell(FILE *out, double value, double scale, int digits, const char *
         fputs(" - |", out);
 }
 
-// Three or four digits, whatever the size.
+// Prints three or four digits for any size.
 static void amount(FILE *out, double value, double scale) {
     double v = fabs(value * scale);
     cell(out, value, scale, v < 0.1 ? 4 : v < 10 ? 2 : v < 1000 ? 1 : 0, "");
@@ -244,13 +244,13 @@ static void write_md(FILE *out, const struct memory_rows *rows) {
         fprintf(out, "%d thread%s of ", rows->num_threads, rows->num_threads > 1 ? "s" : "");
     fprintf(out,
             "%s, measured: fp32 FMA %.1f GFLOP/s, memory %.1f GB/s "
-            "(copy), ridge at %.1f FLOP/byte; each row at the bandwidth of its own working set. "
-            "Traffic counts sweeps over tensors, not what caches save. Predicted: tensors and "
-            "what prepare says; measured: %s.\n",
+            "(copy), ridge at %.1f FLOP/byte; each row has the bandwidth of its own working set. "
+            "Traffic counts sweeps over tensors and ignores caches. Predicted memory: tensors and "
+            "workspace by _prepare; measured memory: %s.\n",
             rows->machine, 1e-9 * rows->fma_flops, 1e-9 * rows->memory_bandwidth,
             rows->fma_flops / rows->memory_bandwidth,
             rows->num_threads > 0 ? "the high-water mark of the allocation table"
-                                  : "tensors and the most that a call took of the arena");
+                                  : "tensors and the most that a call took from the arena");
     if (has_reason) fputs("Rows without a time did not fit into this machine's memory.\n", out);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the events to figures. On CUDA a call's time is that of its kernels, in a row, where none waits for the host;
-// what the host adds is seen in the calls that were made one at a time, on an idle stream.
+// Computes figures from events. On CUDA a call's time is that of its kernels when calls run in a row and no kernel waits
+// for the host; calls made one at a time on an idle stream show the host's overhead.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +34,7 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Empties the series.
+// The median; frees the series.
 static double median(struct series *series) {
     double value = NAN;
     if (series->count > 0) {
@@ -48,8 +48,8 @@ static double median(struct series *series) {
 
 // ---- A step -----------------------------------------------------------------------------------
 
-// What belongs to one call of a step, as it goes by: kernels come after their call began, and before the next
-// call's, for a stream keeps their order.
+// The sums of one call of a step while its events pass. Its kernels come after its begin and before the next call's
+// kernels, because a stream keeps the order.
 struct one_call {
     double start, first_kernel, kernel_us, num_kernels, num_loops, thread_us, call_us;
     bool is_open;
@@ -75,7 +75,7 @@ static void close_call(const struct profile *profile, struct one_call *call,
     call->is_open = false;
 }
 
-// Kernels and their launches carry one number; launches come first.
+// A kernel and its launch share a number; the launch comes first.
 static double launch_start(const struct profile *profile, int64_t at) {
     int64_t launch = profile->events[at].record.launch;
     for (int64_t i = at - 1; i >= 0 && launch > 0; i--)
@@ -85,8 +85,8 @@ static double launch_start(const struct profile *profile, int64_t at) {
     return NAN;
 }
 
-// Events are sorted by their starts, so in a row those of the device lag behind the host's: there a call begins with its
-// first kernel.
+// Events are sorted by start. When calls run in a row, the device's events lag behind the host's, so there a call begins
+// with its first kernel.
 static void walk_step(const struct profile *profile, int step, enum profile_phase phase,
                       struct step_series *series) {
     struct one_call call = {0};
@@ -98,7 +98,7 @@ static void walk_step(const struct profile *profile, int step, enum profile_phas
         const tsr_profile_record *r = &event->record;
         if (event->phase != phase) continue;
         bool is_here = event->step == step, is_kernel = r->kind == TSR_PROFILE_KERNEL;
-        if (is_kernel && is_here && phase == PHASE_ROW && !isnan(last)) // after any step's
+        if (is_kernel && is_here && phase == PHASE_ROW && !isnan(last)) // since any step's kernel
             add(&series->gap_us, us(r->start_ns) - last);
         if (is_kernel) last = us(r->end_ns);
         if (!is_here) continue;
@@ -135,7 +135,7 @@ static void summarise_step(const struct profile *profile, int s, struct profile_
     const struct profile_step *step = &profile->steps[s];
     struct step_series series = {0};
     walk_step(profile, s, PHASE_ALONE, &series);
-    free(series.host_us.values); // alone, the host waits for the device between calls
+    free(series.host_us.values); // one at a time, the host also waits for the device
     series.host_us = (struct series){0};
     walk_step(profile, s, PHASE_ROW, &series);
     *f = (struct profile_figures){
@@ -163,7 +163,7 @@ static bool is_kernel(const struct profile *profile, const struct profile_event 
            is_call_phase(event->phase);
 }
 
-// Names are words of the profile: the same text is the same address.
+// Names are interned in the profile, so equal texts have equal addresses.
 static struct profile_kernel *find_kernel(struct profile_summary *summary,
                                           const tsr_profile_record *r, const char *name,
                                           const char *op) {
@@ -236,7 +236,7 @@ static void summarise_copies(const struct profile *profile, struct profile_summa
         summary->num_copies > 0 ? copies_us / (copies_us + steps_us) : (double)NAN;
 }
 
-// From the first kernel of the calls in a row to the end of the last.
+// The share of busy time from the first kernel of the calls in a row to the end of the last.
 static double busy_share(const struct profile *profile) {
     double busy_us = 0, first = NAN, last = NAN;
     for (int64_t i = 0; i < profile->num_events; i++) {

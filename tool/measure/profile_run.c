@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The steps' tensors, their warm-up, and the recording of the phases.
+// Makes the steps' tensors, warms up, and records the phases.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,8 +52,8 @@ static int step_of(const struct profile *profile, const char *name) {
     return -1;
 }
 
-// Phase and step of every event, from the ranges around it: those come before it, as the host's records do before
-// the device's.
+// Finds phase and step of every event from the ranges around it. Ranges come before the events in them, and the host's
+// records before the device's.
 static void place_events(struct profile *profile) {
     int64_t last = 0;
     for (int64_t i = 0; i < profile->num_events; i++)
@@ -84,7 +84,7 @@ static int by_start(const void *a, const void *b) {
     const tsr_profile_record *x = &((const struct profile_event *)a)->record;
     const tsr_profile_record *y = &((const struct profile_event *)b)->record;
     if (x->start_ns != y->start_ns) return x->start_ns < y->start_ns ? -1 : 1;
-    return (x->end_ns < y->end_ns) - (x->end_ns > y->end_ns); // the one around the other first
+    return (x->end_ns < y->end_ns) - (x->end_ns > y->end_ns); // an outer event before an inner one
 }
 
 // ---- The phases -------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ static tsr_status record(struct profile *profile) {
     return TSR_OK;
 }
 
-// ---- Before -----------------------------------------------------------------------------------
+// ---- Preparation ------------------------------------------------------------------------------
 
 static tsr_status warm_up(struct profile *profile, struct profile_step *step) {
     enum { CALLS = 3 };
@@ -171,7 +171,7 @@ tsr_status profile_run(struct profile *profile, uint64_t seed) {
     tsr_status status = TSR_OK;
     for (int s = 0; s < profile->num_steps && status == TSR_OK; s++) {
         struct profile_step *step = &profile->steps[s];
-        struct op_case c = step->inputs.c; // as it was set up
+        struct op_case c = step->inputs.c; // a copy, because make_tensors fills step->inputs
         status = make_tensors(profile, step, &c, seed);
         if (status == TSR_OK) status = warm_up(profile, step);
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera profile: steps (calls of operations, with their tensors), the recording of them, what follows from it, and the
-// two forms in which it is written: tables, and a trace for chrome://tracing and Perfetto.
+// tessera profile: steps (calls of operations, with their tensors), their recording, the figures from it, and its two
+// output forms: tables, and a trace for chrome://tracing and Perfetto.
 //
-// Each step runs in four phases, ranges of the recording: copies in (CUDA), calls one at a time on an idle stream,
-// calls in a row, copies out (CUDA). A call is a range of its step's label in its phase's.
+// Each step runs in four phases: copies in (CUDA), calls one at a time on an idle stream, calls in a row, copies out
+// (CUDA). A phase is a range of the recording; in it each call is a range with its step's label.
 #ifndef TOOL_PROFILE_STEPS_H
 #define TOOL_PROFILE_STEPS_H
 
@@ -18,18 +18,18 @@ struct profile_step {
     char label[192]; // "softmax_forward rows=4096 cols=4096 bf16"
     struct inputs inputs;
     struct device_case device; // on CUDA
-    struct op_case *c;         // where the calls find their tensors
+    struct op_case *c;         // the case with the tensors for the calls
     bool is_drawn;
     char variant[32];
-    double bandwidth, compute; // ceilings: of its working set, of what does its products; 0 without
+    double bandwidth, compute; // ceilings of its working set and its products' unit; 0: unknown
 };
 
-// A record that is kept: its texts are of the recording's vocabulary.
+// A stored record; its texts are those of profile.words.
 struct profile_event {
     tsr_profile_record record;
     enum profile_phase phase;
-    int step;     // -1: of none
-    int64_t call; // of the step: the id of its range
+    int step;     // -1: none
+    int64_t call; // the id of the range of its call
 };
 
 struct profile {
@@ -40,36 +40,36 @@ struct profile {
     int num_threads, rep;
     struct profile_step *steps;
     int num_steps;
-    struct profile_event *events; // in the order of their starts
+    struct profile_event *events; // sorted by start
     int64_t num_events, room, num_lost;
     char **words; // names that events refer to
     int num_words;
 };
 
-// profile_run.c: tensors, warm-up, the recording. The status of what failed first, with its sentence.
+// profile_run.c: makes tensors, warms up, records. After a failure its status, with a sentence in tsr_last_error.
 tsr_status profile_run(struct profile *profile, uint64_t seed);
 void profile_free(struct profile *profile);
 
-// ---- profile_figures.c: what follows; all times in microseconds, NAN for what is not known -------
+// ---- profile_figures.c: the figures; all times in microseconds, NAN if unknown -------------------
 
 // Kernels of one name and operation; on the CPU calls of one operation and variant.
 struct profile_kernel {
     const char *name, *op;
     int64_t count, num_blocks;
     int block_threads, num_registers, shared_bytes;
-    double total_us, min_us, max_us, share; // of all
+    double total_us, min_us, max_us, share; // share of all kernels' time
 };
-// A step. Medians over its calls.
+// The figures of a step: medians over its calls.
 struct profile_figures {
-    double num_kernels; // of a call
-    double device_us;   // CUDA: kernels of a call, in a row; CPU: the call
+    double num_kernels; // in a call
+    double device_us;   // CUDA: time of a call's kernels, in a row; CPU: time of the call
     double gb_s, tflops, bandwidth_share, compute_share;
-    double host_us;      // of the thread that calls
-    double start_us;     // CUDA, alone: from the call to its first kernel
-    double launch_us;    // CUDA, alone: from the driver's launch to the kernel
+    double host_us;      // time of the calling thread
+    double start_us;     // CUDA, one at a time: from the call to its first kernel
+    double launch_us;    // CUDA, one at a time: from the driver's launch to the kernel
     double gap_us;       // CUDA, in a row: since the kernel before, of any step
-    double threads_busy; // CPU: of the call's time on all threads
-    double num_loops;    // CPU: parallel loops of a call
+    double threads_busy; // CPU: share of the call's time on all threads
+    double num_loops;    // CPU: parallel loops in a call
 };
 struct profile_copies {
     const char *name;
@@ -83,8 +83,8 @@ struct profile_summary {
     struct profile_figures *steps; // of every step
     struct profile_copies copies[PROFILE_MAX_COPIES];
     int num_copies;
-    double busy_share; // CUDA: of the calls in a row, from the first kernel to the last
-    double copy_share; // of a pass: copies in, each step once, copies out
+    double busy_share; // CUDA: share of busy time from the first kernel in a row to the last
+    double copy_share; // share of the copies in a pass: copies in, each step once, copies out
 };
 void profile_summarise(const struct profile *profile, struct profile_summary *summary);
 void profile_summary_free(struct profile_summary *summary);
@@ -94,7 +94,7 @@ void profile_write_md(FILE *out, const struct profile *profile,
                       const struct profile_summary *summary, int top);
 bool profile_write_json(FILE *out, const struct profile *profile,
                         const struct profile_summary *summary);
-// False, with a sentence on stderr, where the file could not be written.
+// False, with a sentence on stderr, if the file could not be written.
 bool profile_write_trace(const char *path, const struct profile *profile);
 
 // ---- profile_workloads.c: several operations under one name -------------------------------------

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The trace: complete events of the Trace Event Format, times in microseconds from the first event. Process 0 is the
-// host, with the library's and the driver's calls on one track, since they lie in each other, and a track for each
-// thread of the team; process 1 is the device, with a track for each stream. Arrows lead from launches to kernels.
+// host: the library's and the driver's calls share one track, because they are nested, and each thread of the team has its
+// own. Process 1 is the device, with a track for each stream. Arrows lead from launches to kernels.
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,7 +18,7 @@ static json_t *name_json(const char *what, int process, int track, const char *n
                      "tid", track, "args", "name", name);
 }
 
-// Texts come from the driver, too: what is no UTF-8 has no place in JSON.
+// Some texts come from the driver; JSON allows only valid UTF-8.
 static json_t *text(const char *value) {
     json_t *string = json_string(value);
     return string != NULL ? string : json_string("?");
@@ -41,9 +41,9 @@ static json_t *args_json(const struct profile *profile, const struct profile_eve
     if (r->bytes > 0) json_object_set_new(args, "bytes", json_integer(r->bytes));
     if (r->kind != TSR_PROFILE_KERNEL) return args;
     json_object_set_new(args, "blocks", json_integer(r->num_blocks));
-    json_object_set_new(args, "threads of a block", json_integer(r->block_threads));
-    json_object_set_new(args, "registers of a thread", json_integer(r->num_registers));
-    json_object_set_new(args, "shared bytes of a block", json_integer(r->shared_bytes));
+    json_object_set_new(args, "threads per block", json_integer(r->block_threads));
+    json_object_set_new(args, "registers per thread", json_integer(r->num_registers));
+    json_object_set_new(args, "shared bytes per block", json_integer(r->shared_bytes));
     return args;
 }
 
@@ -62,14 +62,14 @@ static json_t *event_json(const struct profile *profile, const struct profile_ev
                      track_of(r), "args", args_json(profile, event));
 }
 
-// One end of an arrow: "s" where it starts, "f" where it ends.
+// One end of an arrow: "s" is its start, "f" its end.
 static json_t *arrow_json(const tsr_profile_record *r, const char *end, double ts) {
     return json_pack("{s:s, s:s, s:s, s:s, s:I, s:f, s:i, s:i}", "ph", end, "bp", "e", "name",
                      "launch", "cat", "launch", "id", (json_int_t)r->launch, "ts", ts, "pid",
                      is_of_device(r), "tid", track_of(r));
 }
 
-// Names of the tracks there are.
+// Adds the names of the tracks.
 static void name_tracks(const struct profile *profile, json_t *events) {
     enum { MOST = 64 };
     int seen[MOST], num_seen = 0;
@@ -92,7 +92,7 @@ static void name_tracks(const struct profile *profile, json_t *events) {
     }
 }
 
-// Only driver calls that put something on a stream have an arrow: those whose number a kernel or copy has.
+// Whether the driver call put work on a stream, so that a kernel or copy has its number. Only such calls have an arrow.
 static bool is_launch(const struct profile *profile, int64_t at) {
     int64_t launch = profile->events[at].record.launch;
     enum { NEAR = 4096 };

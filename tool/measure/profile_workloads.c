@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workloads of `tessera profile`: steps in the order in which a model makes them. A new one: its steps and its line.
+// Workloads of `tessera profile`: steps in a model's order. To add one, write its steps and its line in the table.
 #include <string.h>
 
 #include "measure/profile_steps.h"
@@ -36,7 +36,7 @@ static const char *const large_layer[] = {
     "matmul_forward m=4096 n=4096 k=11008 transpose_b=1 +residual",
     NULL};
 
-// What follows the layers of a language model in training, and its gradient.
+// The end of a training step of a language model: head, loss, their gradients, and the optimiser.
 static const char *const loss[] = {
     "layernorm_forward rows=2048 cols=768 +weight +bias",
     "matmul_forward m=2048 n=32000 k=768 transpose_b=1",

@@ -97,11 +97,11 @@ static void write_overhead(FILE *out, const struct profile *profile,
         fputc('\n', out);
     }
     if (isfinite(summary->busy_share))
-        fprintf(out, "\nIn a row the device is at work %.0f %% of the time.\n",
+        fprintf(out, "\nWhile calls run in a row the device is busy %.0f %% of the time.\n",
                 100 * summary->busy_share);
-    fputs("\nhost: a call in a row takes the calling thread so long; call, launch to kernel: on an "
-          "idle stream, from the call, and from the driver's launch, to the first kernel's start; "
-          "gap: between kernels in a row. All with the recording's own cost in them.\n",
+    fputs("\nhost: time of the calling thread for a call in a row; call to kernel, launch to "
+          "kernel: on an idle stream, from the call or the driver's launch to the start of the "
+          "first kernel; gap: between kernels in a row. All include the overhead of recording.\n",
           out);
 }
 
@@ -119,8 +119,8 @@ static void write_copies(FILE *out, const struct profile_summary *summary) {
     }
     if (isfinite(summary->copy_share))
         fprintf(out,
-                "\n%.1f %% of the device's time are copies where tensors come from the host for "
-                "every call and go back.\n",
+                "\nIf every call copied its tensors from the host and back, copies would take "
+                "%.1f %% of the device's time.\n",
                 100 * summary->copy_share);
 }
 
@@ -133,7 +133,7 @@ void profile_write_md(FILE *out, const struct profile *profile,
     if (is_on_cuda(profile)) write_overhead(out, profile, summary);
     if (summary->num_copies > 0) write_copies(out, summary);
     if (profile->num_lost > 0)
-        fprintf(out, "\n%lld records were lost: fewer --rep are complete.\n",
+        fprintf(out, "\n%lld records were lost; a smaller --rep avoids that.\n",
                 (long long)profile->num_lost);
 }
 

@@ -24,8 +24,8 @@ const char *scaling_base(const struct op_spec *spec) {
     return spec->standard != NULL ? spec->standard[0] : NULL;
 }
 
-// What a study multiplies: the first of these that the operation has, together with its partner where that one is as
-// large. Which of them are independent of each other comes first: rows have no part in each other.
+// The parameter that a study multiplies: the first of these that the operation has, together with its partner if both are
+// equal. Parameters that count independent parts, such as rows, come first.
 static const struct axis {
     const char *name, *partner;
 } batches[] = {{"batch_size", NULL},
@@ -37,7 +37,7 @@ static const struct axis {
       {"seqlen_k", "seqlen_q"}, {"seqlen_q", NULL}, {"seqlen", NULL},        {"m", NULL},
       {"cols", NULL},           {"vocab", NULL},    {"num_positions", NULL}, {NULL, NULL}};
 
-// Its parameters, -1 for none.
+// The parameters of the study's axis; -1 for none.
 static void find_axis(const struct op_case *c, enum scaling_study study, int param[2]) {
     const struct axis *axis = study == SCALING_BATCH ? batches : problems;
     param[0] = param[1] = -1;
@@ -68,7 +68,7 @@ int scaling_next_threads(int threads, int all) {
 
 // ---- Figures ----------------------------------------------------------------------------------
 
-// Of a result that belongs to one of the three sweeps; else -1.
+// The sweep that a result belongs to; -1 for none.
 static int study_of(const struct result *r) {
     for (int i = 0; r->study != NULL && r->peer == NULL && i < SCALING_NUM_STUDIES; i++)
         if (strcmp(r->study, scaling_names[i]) == 0) return i;
@@ -83,7 +83,7 @@ static double size_of(const struct result *r) {
     return param[0] >= 0 ? r->c.param[param[0]] : 0;
 }
 
-// Alike but for what their study multiplies.
+// Whether two results differ only in the parameters that their study multiplies.
 static bool is_same_sweep(const struct result *a, const struct result *b) {
     int study = study_of(a), param[2];
     if (study < 0 || study != study_of(b) || a->c.spec != b->c.spec || a->c.dtype != b->c.dtype ||

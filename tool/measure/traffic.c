@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes between kernel and memory, by form. The fused form moves each tensor once. The unfused
-// ones are the baselines of src/ops, described here pass by pass. A new operation with a baseline:
-// its row.
+// Bytes between kernel and memory, by form. The fused form moves each tensor once. The unfused forms
+// are the baselines of src/ops, described here pass by pass. A new operation with a baseline needs a
+// row here.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "measure/traffic.h"
 
-// Passes in order, separated by spaces; in each, what it reads, '>', what it writes, all of the
-// size of the first slot: m in the case's dtype, f an intermediate in fp32. A pass in front of
-// which stands "slot?" or "slot!" takes place only where that slot is present, or absent.
+// Passes in order, separated by spaces. A pass is its reads, '>', its writes, all of the size of the
+// first slot: m in the case's dtype, f an intermediate in fp32. A pass after "slot?" runs only if that
+// slot is present, one after "slot!" only if it is absent.
 static const struct {
     const char *op, *passes;
 } unfused_forms[] = {
@@ -71,7 +71,7 @@ struct op_traffic traffic_of_tensors(const struct op_case *c) {
         if (c->spec->slots[s].role != SLOT_OUT) traffic.read_bytes += bytes;
         if (c->spec->slots[s].role != SLOT_IN) traffic.write_bytes += bytes;
     }
-    // Where the spec knows better, it is what is read: rows of a table, c only where it is added to.
+    // The spec may know the exact reads: only some rows of a table, or c only if it is added to.
     if (c->spec->bytes != NULL)
         traffic.read_bytes = fmax(c->spec->bytes(c) - traffic.write_bytes, 0);
     return traffic;

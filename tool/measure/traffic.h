@@ -7,13 +7,13 @@
 
 struct op_traffic {
     double read_bytes, write_bytes;
-    int num_passes; // launches, where each is a kernel
+    int num_passes; // launches, if each pass is a kernel
 };
 
-// Of the unfused form, the baseline of the operation, or of the fused one. False where the unfused form is
-// not described.
+// The traffic of the unfused form (the operation's baseline) or of the fused one. False if the unfused form is not
+// described.
 bool traffic_of(const struct op_case *c, bool is_unfused, struct op_traffic *traffic);
-// The same of a variant, NULL for the library's choice.
+// The same for a variant; NULL is the library's choice.
 bool traffic_of_variant(const struct op_case *c, const char *variant, struct op_traffic *traffic);
 
 // One pass that moves each present tensor once.

@@ -14,8 +14,8 @@
 
 enum { MOST = MEASURE_MAX_CONTENDERS, NUM_BLOCKS = 4 };
 
-// What a row chooses with these blocks, by a small model: the share of the last round in which threads wait, what is read
-// of a and b for each product (tall and wide blocks read less), and blocks that leave the second-level cache.
+// A small cost model of a matmul with these blocks: threads that idle in the last round, reads of a and b for each product
+// (tall and wide blocks read less), and blocks that exceed the second-level cache.
 static double model_blocks(const struct machine *machine, double m, double n, double k,
                            double batch, double block_m, double block_n) {
     double rows = ceil(m / block_m), cols = ceil(n / block_n), tasks = rows * cols * batch;
@@ -32,7 +32,7 @@ static int by_model(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Of variants that cut c into blocks: those that the model likes best.
+// Adds the blocks with the lowest model cost, for the variants that split c into blocks.
 static int add_blocks(struct measure_session *session, tsr_device device, const struct op_case *c,
                       struct tune_candidate *list, int count) {
     static const int heights[] = {48, 96, 144, 192, 288}, widths[] = {64, 128, 256, 512};
@@ -45,7 +45,7 @@ static int add_blocks(struct measure_session *session, tsr_device device, const 
     for (int v = 0; v < 2; v++)
         for (int i = 0; i < 5; i++)
             for (int j = 0; j < 4; j++) {
-                // One that covers c is enough: larger ones are the same.
+                // One block that covers c is enough; larger ones would do the same.
                 if ((i > 0 && heights[i - 1] >= case_real(c, "m")) ||
                     (j > 0 && widths[j - 1] >= case_real(c, "n")))
                     continue;
@@ -56,7 +56,7 @@ static int add_blocks(struct measure_session *session, tsr_device device, const 
                 one->model =
                     model_blocks(machine, case_real(c, "m"), case_real(c, "n"), case_real(c, "k"),
                                  case_real(c, "batch"), heights[i], widths[j]);
-                // Every task of local packs its part of b again.
+                // In the variant local every task packs its part of b again.
                 if (v == 1) one->model *= 1 + 8 / fmin(heights[i], case_real(c, "m"));
             }
     qsort(all, (size_t)used, sizeof *all, by_model);
@@ -64,7 +64,7 @@ static int add_blocks(struct measure_session *session, tsr_device device, const 
     return count;
 }
 
-// ---- What the library tells of --------------------------------------------------------------------
+// ---- Candidates from the library ------------------------------------------------------------------
 
 // Whether a candidate is of this variant.
 static bool is_of(const struct tune_candidate *candidate, const char *variant) {
@@ -82,7 +82,8 @@ static bool has_one_of(const struct tune_candidate *list, int count,
     return false;
 }
 
-// Accounts of two variants do not err alike: the best of each is measured where it is not far off.
+// The cost models of two variants have different errors, so the best candidate of each variant is measured unless it is far
+// slower by its model.
 int tune_survivors(struct tune_candidate *all, int count, const char *built_in,
                    struct tune_candidate *list) {
     static const double far_off = 2;
@@ -92,7 +93,7 @@ int tune_survivors(struct tune_candidate *all, int count, const char *built_in,
     qsort(all, (size_t)count, sizeof *all, by_model);
     const double least = all[0].model;
     for (int i = 0; i < count; i++) {
-        if (own < 0 && is_of(&all[i], built_in)) own = i; // which the plan takes
+        if (own < 0 && is_of(&all[i], built_in)) own = i; // the plan takes this one
         all[i].model /= 1000;
     }
     if (own >= 0) list[0] = all[own];

@@ -8,7 +8,7 @@
 
 static const char *verdict(const struct tune_row *row) {
     if (row->is_chosen) return row->is_built_in ? "built-in, stays" : "best";
-    return row->is_built_in ? "built-in" : row->is_dropped ? "given up early" : "";
+    return row->is_built_in ? "built-in" : row->is_dropped ? "dropped early" : "";
 }
 
 void tune_table_write_md(FILE *out, const struct tune_table *table) {
@@ -28,9 +28,9 @@ void tune_table_write_md(FILE *out, const struct tune_table *table) {
     }
     for (int i = 0; i < table->num_rows; i++)
         if (table->rows[i].result.is_throttled) {
-            fputs("\n\\* throttled: too few samples had the full clock and the processors to "
-                  "themselves.\n",
-                  out);
+            fputs(
+                "\n\\* throttled: too few samples ran at the full clock without other processes.\n",
+                out);
             break;
         }
 }

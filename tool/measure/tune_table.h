@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tune has found: the candidates with their times, and the rows for the tuning file.
+// The results of tune: the candidates with their times, and the rows for the tuning file.
 #ifndef TOOL_TUNE_TABLE_H
 #define TOOL_TUNE_TABLE_H
 
@@ -9,7 +9,7 @@
 struct tune_row {
     struct result result;
     char candidate[64];
-    double model, ratio; // to the time of the built-in choice
+    double model, ratio; // ratio: its time / the built-in choice's
     bool is_built_in, is_chosen, is_dropped;
 };
 
@@ -21,7 +21,7 @@ struct tune_table {
 };
 
 void tune_table_write_md(FILE *out, const struct tune_table *table);
-// file: the tuning file; NULL: none is written.
+// file: the tuning file; NULL if none is written.
 void tune_table_write_json(FILE *out, const struct tune_table *table, const char *file);
 
 #endif
