@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW's scalars: they are doubles, the step is in fp32, and what fp32 cannot hold is refused.
+// AdamW's scalars are doubles, but the step is in fp32. What fp32 cannot hold is refused.
 #include "test_support.h"
 
 #include <float.h>
@@ -33,7 +33,7 @@ static tsr_adamw_step_args args_of(struct tensors *t) {
                                .beta2 = 0.999, .eps = 1e-8, .step = 1);
 }
 
-// The first step moves each parameter by lr against its gradient's sign; none where there is none.
+// The first step moves each parameter by lr against the sign of its gradient. A parameter without a gradient stays.
 static void first_step(void **state) {
     (void)state;
     struct tensors t = fresh;
@@ -74,7 +74,7 @@ static void scalars_beyond_fp32_are_refused(void **state) {
         assert_int_equal(bytes, 12345);
         assert_memory_equal(&t, &fresh, sizeof t);
     }
-    struct tensors t = fresh; // each can be held, their product cannot
+    struct tensors t = fresh; // fp32 holds each, but not their product
     tsr_adamw_step_args args = args_of(&t);
     args.lr = 1e20;
     args.weight_decay = 1e20;
@@ -82,7 +82,7 @@ static void scalars_beyond_fp32_are_refused(void **state) {
     assert_memory_equal(&t, &fresh, sizeof t);
 }
 
-// The ends of the range: no NaN, and a parameter without a gradient stays.
+// The ends of the range give no NaN, and a parameter without a gradient stays.
 static void the_least_and_the_largest_are_taken(void **state) {
     (void)state;
     for (int i = 0; i < 4; i++) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cross-entropy forward on the CPU: lse of rows whose first logits say little of the others, which move the shift of the
-// exponents, on every instruction set.
+// Cross-entropy forward on the CPU: lse of rows in which later logits move the exponents' shift far from that of the
+// first logits, on every instruction set.
 #include "test_support.h"
 
 #include <math.h>
 
-enum { MOST_COLS = 5000, FEW = 64 }; // as many logits set the shift
+enum { MOST_COLS = 5000, FEW = 64 }; // the first FEW logits set the shift
 
 static const char *const kinds[] = {"ascending",
                                     "an outlier that the first shift holds",
@@ -59,7 +59,7 @@ static void run(tsr_context *ctx, tsr_dtype dtype, const char *from, int64_t row
                                              .lse = TSR_TENSOR(lse_out, TSR_F32, rows))));
 }
 
-// lse of one row in double and its bound (tessera/cross_entropy.h), rounding to f32 with it.
+// lse of one row in double, and its bound from tessera/cross_entropy.h including the rounding to f32.
 static double exact(tsr_dtype dtype, int kind, int64_t cols, double *bound) {
     double max = -(double)INFINITY, sum = 0, weighted = 0;
     for (int64_t i = 0; i < cols; i++) max = fmax(max, tsr_load(dtype, x, kind * cols + i));
@@ -102,7 +102,8 @@ static void the_shift_follows_the_row(void **state) {
     }
 }
 
-// With label smoothing the loss of the largest logits of both signs is a number where it has one: 0.875 (lse - x[0]) + 0.125 (lse - mean).
+// With label smoothing the loss of huge logits of both signs must be finite if its exact value is: 0.875 (lse - x[0]) +
+// 0.125 (lse - mean).
 static void smoothing_holds_the_largest_logits(void **state) {
     (void)state;
     static const int32_t target[1];

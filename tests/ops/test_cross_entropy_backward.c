@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cross-entropy backward after forward, whose lse is rounded to f32: gradients of logits with a large common offset, and of
-// rows whose target has nearly all probability, where softmax less the target distribution is what the others have.
+// Cross-entropy backward after forward, whose lse is rounded to f32: gradients of logits with a large common offset,
+// and of rows whose target has nearly all the probability, so that its gradient is the sum of the others.
 #include "test_support.h"
 
 #include <math.h>
@@ -17,7 +17,8 @@ static int64_t below(int64_t n) { return (int64_t)(test_bits(&state_of_rng) % (u
 
 static double largest_offset(tsr_dtype dtype) { return dtype == TSR_F16 ? 4.5 : 30; }
 
-// Rows of a common offset, or of one class far above the others, which half of the time is the target; some of both.
+// Fills rows with a common offset, with one class far above the others, or with both. In half of the rows that class is
+// the target.
 static void fill(tsr_dtype dtype, int64_t cols) {
     for (int64_t r = 0; r < ROWS; r++) {
         double offset = 0, gap = 0, spread = 1 + 7 * uniform();
@@ -57,8 +58,8 @@ static void run(tsr_context *ctx, const char *variant, tsr_dtype dtype, int64_t 
                                               .variant = variant)));
 }
 
-// What an element's gradient is in double, and what it may be off relatively to: the two terms where they cancel because of
-// label smoothing, else itself.
+// Returns an element's gradient in double, and in *scale what its error is relative to: the two terms if label
+// smoothing cancels them, else the gradient.
 static double expected(tsr_dtype dtype, int64_t r, int64_t c, int64_t cols, double label_smoothing,
                        const double *sums, double *scale) {
     double max = sums[0], others = sums[1], d = (double)dloss[r],
@@ -76,10 +77,11 @@ static double expected(tsr_dtype dtype, int64_t r, int64_t c, int64_t cols, doub
 
 static void compare(const char *what, tsr_dtype dtype, int64_t cols, double label_smoothing) {
     double tolerance = dtype == TSR_F32 ? 1e-5 : 1e-3 + (dtype == TSR_F16 ? 0x1p-11 : 0x1p-8);
-    // What rounding to subnormal numbers, or to 0, takes of an element; of the target's for each in the sum.
+    // The error from rounding an element to a subnormal number or 0. The target's element has this error for each term
+    // of its sum.
     double tiny = dtype == TSR_F16 ? 0x1p-25 : (double)cols * 0x1p-125;
     for (int64_t r = 0; r < ROWS; r++) {
-        double sums[2] = {-(double)INFINITY, 0}; // the maximum, and the sum over all but the target
+        double sums[2] = {-(double)INFINITY, 0}; // the maximum, and the sum of all but the target
         for (int64_t c = 0; c < cols; c++)
             sums[0] = fmax(sums[0], tsr_load(dtype, x, r * cols + c));
         for (int64_t c = 0; c < cols; c++)

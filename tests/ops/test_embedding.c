@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Embedding is a copy of bits, in every variant and dtype: signalling NaN, their payloads and signs. Backward: sums, whatever
-// the tasks are.
+// Embedding copies bits in every variant and dtype: signalling NaN, payloads and signs. Backward gives the same sums
+// for any tasks.
 #include "test_support.h"
 
 enum { VOCAB = 5, HIDDEN = 37, TOKENS = 9 };
@@ -8,7 +8,7 @@ enum { VOCAB = 5, HIDDEN = 37, TOKENS = 9 };
 static void every_variant_keeps_the_bits(void **state) {
     (void)state;
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16, TSR_F64};
-    // The last is a signalling NaN with a payload, but for f16 and bf16, which have theirs.
+    // NaN with payloads, most of them signalling: three patterns for bf16 and f16, two for f32, two for f64.
     static const uint64_t patterns[] = {
         0x7f81, 0xff81, 0x7c01, 0x7fa00001, 0xffc01234, 0x7ff0000000000001, 0xfff8000000000123};
     static const int32_t ids[TOKENS] = {3, 0, 4, 4, 1, 2, 0, 3, 1};
@@ -42,11 +42,11 @@ static void every_variant_keeps_the_bits(void **state) {
             num_runs++;
         }
     }
-    assert_true(num_runs >= 3 * 3 + 1); // default, another and the oracle; f64 by the oracle
+    assert_true(num_runs >= 3 * 3 + 1); // default, another and the oracle; f64 only the oracle
     tsr_context_destroy(ctx);
 }
 
-// The last block of columns is as wide as the number of threads makes it: zeros keep their sign all the same.
+// The number of threads sets the width of the last block of columns. Zeros must keep their sign with any width.
 static void threads_keep_the_sign_of_zero(void **state) {
     (void)state;
     enum { COLS = 600 };
@@ -66,7 +66,8 @@ static void threads_keep_the_sign_of_zero(void **state) {
     }
 }
 
-// Whole rows where ids are spread over many rows, blocks of columns where one id has most tokens: the same sums.
+// Tasks are whole rows if ids are spread over many rows, and blocks of columns if one id has most tokens. The sums are
+// the same.
 static void sums_of_spread_and_of_one_id(void **state) {
     (void)state;
     enum { ROWS = 4096, COLS = 600, MANY = 3000 };
@@ -97,7 +98,7 @@ static void sums_of_spread_and_of_one_id(void **state) {
     }
 }
 
-// A workspace is as large as the header says at most, whatever the choice of variant.
+// The workspace is never larger than the header says, for any variant.
 static void workspace_as_documented(void **state) {
     (void)state;
     static const int sizes[][3] = {{1000, 32, 500}, {1000, 32, 2}, {40, 8, 100}, {300, 33, 200}};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fields with a has_ one beside them: a value without it is refused by name, before anything is written, a real number unless
-// it is 0, an integer above 0; a negative integer, as -1 for no window, is not looked at; with it the value counts.
+// Fields with a has_ field. Without it a value is refused by name before anything is written: a real number unless it
+// is 0, an integer above 0. A negative integer, such as -1 for no window, is ignored. With it the value is used.
 #include "test_support.h"
 
 #include <math.h>
@@ -24,7 +24,7 @@ static int teardown(void **state) {
 #define X TSR_TENSOR(x, TSR_F32, ROWS, COLS)
 #define OF(y) TSR_TENSOR(y, TSR_F32, ROWS, COLS)
 
-// call(ctx, y, fields...) with a real field absent, unflagged, and flagged.
+// Tests call(ctx, y, fields...) with a real field that is absent, lacks its flag, or has it.
 #define CHECK_REAL(call, field, value, words)                                                      \
     do {                                                                                           \
         const float bad[] = {value, -(value), -0x1p-149f, NAN, INFINITY};                          \
@@ -40,7 +40,7 @@ static int teardown(void **state) {
         assert_memory_not_equal(other, absent, BYTES);                                             \
     } while (0)
 
-// The same of an integer, and negative without the flag.
+// The same for an integer, and also for a negative one without the flag.
 #define CHECK(call, field, above, below, words)                                                    \
     do {                                                                                           \
         memset(absent, 0xff, BYTES), memset(other, 0xff, BYTES);                                   \
@@ -74,7 +74,7 @@ static void scalars(void **state) {
     CHECK_REAL(ROPE_TABLE, base, 500, "rope_table: base is ");
 }
 
-// From nothing: memory of the step, and the parameter that it leaves.
+// One step from zero state and parameters. Returns the parameters in `param`.
 static tsr_status adamw(tsr_context *ctx, float (*param)[COLS], tsr_adamw_step_args args) {
     static float zero[ROWS][COLS], m[ROWS][COLS], v[ROWS][COLS], first[ROWS][COLS];
     memset(m, 0, BYTES), memset(v, 0, BYTES), memcpy(first, zero, BYTES);

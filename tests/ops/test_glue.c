@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RoPE, embedding and cross-entropy: values known from elsewhere, bad indices and shapes, in-place
-// calls, inverse rotations, gradients by finite differences. verify covers shapes and layouts.
+// RoPE, embedding and cross-entropy: known values, bad indices and shapes, in-place calls, inverse rotations, and
+// gradients by finite differences. verify covers shapes and layouts.
 #include "test_support.h"
 
 #include <math.h>
@@ -42,8 +42,8 @@ static void table_is_accurate_at_position_1e6(void **state) {
     free(s);
 }
 
-// Frequencies as transformers' "llama3" initialisation gives them for head_dim 8, base 500000,
-// factor 8, 1, 4, 8192: two stay, one lies between, one is divided by 8.
+// The frequencies of transformers' "llama3" initialisation for head_dim 8, base 500000, factor 8, 1, 4, 8192. Two stay,
+// one is interpolated, and one is divided by 8.
 static void table_scales_as_llama3(void **state) {
     float c[2][4], s[2][4];
     assert_ok(tsr_rope_table(
@@ -78,7 +78,7 @@ static void turns_by_hand(void **state) {
     assert_near(y[3], 3, 1e-6);
 }
 
-// Backward undoes forward, in place, on the (batch, num_heads, seqlen, head_dim) view, on any ISA.
+// Backward undoes forward in place, on a view with heads before positions, on every instruction set.
 static void backward_is_the_inverse_in_place(void **state) {
     enum { B = 2, S = 5, H = 3, D = 48, R = 40, N = B * S * H * D };
     float x[N], before[N], c[S][R / 2], s[S][R / 2];
@@ -93,7 +93,7 @@ static void backward_is_the_inverse_in_place(void **state) {
         assert_ok(tsr_rope_forward(*state, &TSR_ROPE_FORWARD_ARGS(.x = t, .cos = cos, .sin = sin,
                                                                   .y = t, .rotary_dim = R,
                                                                   .interleaved = interleaved)));
-        assert_true(x[S * D - D] != before[S * D - D]); // position 4 has turned
+        assert_true(x[S * D - D] != before[S * D - D]); // position 4 is rotated
         assert_ok(tsr_rope_backward(*state, &TSR_ROPE_BACKWARD_ARGS(.dy = t, .cos = cos, .sin = sin,
                                                                     .dx = t, .rotary_dim = R,
                                                                     .interleaved = interleaved)));
@@ -141,7 +141,7 @@ static void rope_refuses(void **state) {
     bad.y.stride[1] = 3;
     assert_status(tsr_rope_forward(*state, &bad), TSR_INVALID_ARGUMENT, "y.stride[1] is 3");
     bad = good;
-    bad.y.data = x + 4; // overlaps, and is not the same view
+    bad.y.data = x + 4; // overlaps, but is another view
     bad.y.shape[0] = bad.x.shape[0] = 3;
     bad.positions.shape[0] = 3;
     assert_status(tsr_rope_forward(*state, &bad), TSR_INVALID_ARGUMENT, "y overlaps x");
@@ -227,7 +227,7 @@ static void embedding_refuses(void **state) {
     assert_true(test_all_bytes_are(y, 0xff, sizeof y));
 }
 
-// One id that takes most of the tokens: the same bits with one thread and with three.
+// One id has most of the tokens: one thread and three give the same bits.
 static void embedding_bits_do_not_depend_on_threads(void **state) {
     enum { T = 700, V = 9, H = 515 };
     static float dy[T * H], one[V * H], three[V * H];
@@ -286,7 +286,7 @@ static void cross_entropy_by_hand(void **state) {
     assert_near(dlogits[5][0], 0, 0);
 }
 
-// The gradient of the smoothed loss by central differences, in double through "reference".
+// Compares the gradient of the smoothed loss with central differences, in double by "reference".
 static void cross_entropy_gradient_is_the_slope(void **state) {
     enum { V = 7 };
     double x[V], dx[V], loss, lse, one = 1;
@@ -332,7 +332,7 @@ static void cross_entropy_refuses(void **state) {
     targets[1] = -1;
     assert_status(tsr_cross_entropy_forward(*state, &args), TSR_INVALID_ARGUMENT, "is -1");
     targets[1] = -100;
-    args.has_ignore_index = 1; // 0, taken as it is: now -100 is not ignored
+    args.has_ignore_index = 1; // ignore_index is 0, so -100 is not ignored
     assert_status(tsr_cross_entropy_forward(*state, &args), TSR_INVALID_ARGUMENT, "is -100");
     args.has_ignore_index = 0;
     args.label_smoothing = 1;
@@ -352,7 +352,7 @@ static void cross_entropy_refuses(void **state) {
     assert_true(test_all_bytes_are(loss, 0xff, sizeof loss));
 }
 
-// dlogits over logits, with the target in every place around vectors and block ends.
+// dlogits in place of logits, with the target at every position around vectors and block ends.
 static void cross_entropy_in_place(void **state) {
     enum { R = 70, V = 67 };
     static float x[R * V], y[R * V];

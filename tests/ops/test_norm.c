@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The norms where the tool's cases do not reach: x of one dimension, which has weight's shape, so that
-// only a tensor's name tells whether it may be an output too.
+// The norms in cases that the tool does not cover: x with one dimension has the same shape as weight, so only a
+// tensor's name decides whether it may also be an output.
 #include "test_support.h"
 
 #include <math.h>
@@ -21,7 +21,7 @@ static int teardown(void **state) {
     return 0;
 }
 
-// The vectors of a call, all of x's shape; mean and rstd have one element.
+// The vectors of a call, all with x's shape. mean and rstd have one element.
 struct vectors {
     float x[COLS], residual[COLS], weight[COLS], bias[COLS], y[COLS], residual_out[COLS];
     float dy[COLS], dresidual_out[COLS], dx[COLS], dweight[COLS], dbias[COLS];
@@ -57,7 +57,7 @@ static tsr_layernorm_backward_args backward_args(struct vectors *v) {
                                        .dbias = VECTOR(v->dbias));
 }
 
-// The same tensors to both norms; rmsnorm takes those that it has.
+// Calls either norm with the same tensors. rmsnorm uses those that it has.
 static tsr_status forward(bool is_rmsnorm, const tsr_layernorm_forward_args *a) {
     if (!is_rmsnorm) return tsr_layernorm_forward(ctx, a);
     return tsr_rmsnorm_forward(ctx, &TSR_RMSNORM_FORWARD_ARGS(.x = a->x, .residual = a->residual,
@@ -79,7 +79,7 @@ static void assert_vector(const float *got, const float *expected) {
             fail_msg("[%d] is %.9g, expected %.9g", i, (double)got[i], (double)expected[i]);
 }
 
-// An output upon an input that it may be, in words; refused, or the values of the call without it.
+// An output at an input's address. The call must refuse it, or give the same values as with separate tensors.
 struct pair {
     size_t out, in; // of the tensors in the args
     const char *out_name, *in_name;
@@ -171,7 +171,7 @@ static void backward_pairs(void **state) {
     }
 }
 
-// By hand: s = (1.5, 1, 5, 4), mean 2.875, variance 2.7969, and eps of 0.
+// Computed by hand: s = (1.5, 1, 5, 4), mean 2.875, variance 2.7969, eps 0.
 static void values_of_one_row(void **state) {
     (void)state;
     struct vectors v = fresh;
@@ -185,7 +185,7 @@ static void values_of_one_row(void **state) {
                                   (float)(2.125 * rstd * 0.5 + 2), (float)(-1.125 * rstd + 3)});
 }
 
-// dy rstd leaves fp32 where dy weight does not: a large gradient behind a small weight.
+// dy rstd overflows fp32 though dy weight does not: a large gradient with a small weight.
 static void large_gradient_of_a_small_weight(void **state) {
     (void)state;
     enum { ROWS = 2, WIDTH = 64 };
@@ -224,7 +224,7 @@ enum {
     STREAMED_BYTES = STREAMED_ROWS * STREAMED_COLS * 4
 };
 
-// Rows of every kind: plain, far from 0, beyond the squares of fp32, with an infinity.
+// Rows of all kinds: ordinary, far from 0, with squares beyond fp32, with an infinity.
 static void fill_rows(tsr_dtype dtype, int64_t cols, void *x) {
     for (int64_t i = 0; i < STREAMED_ROWS * cols; i++) {
         int64_t row = i / cols;
@@ -236,7 +236,7 @@ static void fill_rows(tsr_dtype dtype, int64_t cols, void *x) {
     }
 }
 
-// Tensors that count as larger than the caches take a way of their own, a block beside the next: the same bits.
+// Tensors that count as larger than the caches use another path, block after block. The bits are the same.
 static void same_bits_past_the_caches(void **state) {
     (void)state;
     static const int64_t widths[] = {1, 3, 8, 16, 29, 70, 1024, 2090, 4127, STREAMED_COLS};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layernorm backward after forward, whose mean is rounded to f32: rows whose mean is up to 10^6 standard deviations from 0, from
-// tiny ones to huge ones, against the definition in double.
+// Layernorm backward after forward, whose mean is rounded to f32. Rows have means up to 10^6 standard deviations from
+// 0, from tiny to huge values, and are compared with the definition in double.
 #include "test_support.h"
 
 #include <math.h>
@@ -32,7 +32,7 @@ static void normalise(int64_t cols) {
     for (int64_t r = 0; r < ROWS; r++) {
         double m = 0, squares = 0, n = (double)cols;
         for (int64_t c = 0; c < cols; c++) m += (double)x[r * cols + c] / n;
-        double rest = 0; // what the sum's own rounding left
+        double rest = 0; // the rounding error of the sum
         for (int64_t c = 0; c < cols; c++) rest += ((double)x[r * cols + c] - m) / n;
         for (int64_t c = 0; c < cols; c++) {
             h[r * cols + c] = (double)x[r * cols + c] - m - rest;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which elements a NaN or an infinity of an input reaches, and no others, as the headers say under NaN. For each ISA.
+// A NaN or an infinity of an input must reach exactly the elements that the headers name under NaN. For each
+// instruction set.
 #include "test_support.h"
 
 #include <math.h>
@@ -13,7 +14,7 @@ static void draw(float *values, int count) {
 
 #define F32(data, ...) TSR_TENSOR(data, TSR_F32, __VA_ARGS__)
 
-// Element i of the `count` is NaN just where i / cols is in [row, end_row) and i % cols in [col, end_col).
+// Checks that element i < count is NaN exactly if i / cols is in [row, end_row) and i % cols in [col, end_col).
 static void expect_nan_at(const char *what, const float *values, int count, int cols, int row,
                           int end_row, int col, int end_col) {
     for (int i = 0; i < count; i++) {
@@ -116,7 +117,7 @@ enum {
     N = 29,
     FIRST = 13,
     END = 38
-}; // of group 2; group 1 is empty, the last rows nobody's
+}; // group 2; group 1 is empty, the last rows have none
 
 static void grouped_products(void **state) {
     (void)state;
@@ -138,7 +139,7 @@ static void grouped_products(void **state) {
             &TSR_MATMUL_GROUPED_BACKWARD_ARGS(.a = F32(a, ROWS, K), .dc = F32(dc, ROWS, N),
                                               .offsets = offsets, .db = F32(db, GROUPS, K, N))));
         const float *of_c = c[0], *of_db = db[0][0];
-        const int rows = ROWS * N, depth = GROUPS * K * N, k = 2 * K; // rows of db of group 2
+        const int rows = ROWS * N, depth = GROUPS * K * N, k = 2 * K; // db's first row of group 2
         if (which == 0) {
             expect_nan_at("a: c", of_c, rows, N, ROW, ROW + 1, 0, N);
             expect_nan_at("a: db", of_db, depth, N, k + 5, k + 6, 0, N);
@@ -173,7 +174,7 @@ static void attention(void **state) {
                                         .v = F32(q[2], 1, SEQLEN, 1, DIM),
                                         .out = F32(out, 1, SEQLEN, 1, DIM),
                                         .lse = F32(lse, 1, 1, SEQLEN), .mask = TSR_MASK_CAUSAL)));
-        int end = which == 0 ? TOKEN + 1 : SEQLEN; // those after a key see it
+        int end = which == 0 ? TOKEN + 1 : SEQLEN; // later queries see the key
         int col = which == 2 ? 3 : 0, end_col = which == 2 ? 4 : DIM;
         expect_nan_at("out", out[0], SEQLEN * DIM, DIM, TOKEN, end, col, end_col);
         expect_nan_at("lse", lse, SEQLEN, 1, TOKEN, which == 2 ? TOKEN : end, 0, 1);

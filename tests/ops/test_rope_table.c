@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RoPE's tables with frequencies of any kind: what is not finite stays in its column.
+// RoPE's tables with frequencies of any kind: values that are not finite stay in their column.
 #include "test_support.h"
 
 #include <math.h>

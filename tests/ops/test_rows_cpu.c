@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row kernels of the CPU where the tool's cases do not reach: tensors that count as larger than the caches take a
-// way of their own, whole lines, two rows in turns, and give the same bits; what softmax's exponentials lose.
+// Row kernels of the CPU in cases that the tool does not cover: tensors that count as larger than the caches use other
+// paths (whole lines, two rows in turn) with the same bits. Also the accuracy of softmax's exponentials.
 #include "test_support.h"
 
 #include <math.h>
@@ -24,7 +24,7 @@ static void fill(tsr_dtype dtype, int64_t cols, char *to, int step) {
         tsr_store(dtype, to, i, (double)((i * step + i / cols) % 101 - 50) / 16);
 }
 
-// Backward of softmax and of the two norms, and softmax forward, from the same x and dy.
+// Backward of softmax and of both norms, and softmax forward, with the same x and dy.
 static void run(tsr_context *ctx, int op, tsr_dtype dtype, int64_t cols, size_t offset, int out) {
     tsr_tensor x_ = TSR_TENSOR(x + offset, dtype, ROWS, cols),
                dy_ = TSR_TENSOR(dy + offset, dtype, ROWS, cols),
@@ -54,7 +54,7 @@ static void run(tsr_context *ctx, int op, tsr_dtype dtype, int64_t cols, size_t 
     }
 }
 
-// Element-wise kernels on the same; rows of x as heads of one token each, where their width allows it.
+// Element-wise kernels with the same tensors. RoPE takes rows of x as heads of one token each if their width is even.
 static void run_elements(tsr_context *ctx, int op, tsr_dtype dtype, int64_t cols, size_t offset,
                          int out) {
     tsr_tensor x_ = TSR_TENSOR(x + offset, dtype, ROWS, cols),
@@ -75,7 +75,7 @@ static void run_elements(tsr_context *ctx, int op, tsr_dtype dtype, int64_t cols
             ctx, &TSR_ACTIVATION_BACKWARD_ARGS(.x = x_, .dy = dy_, .dx = dx_,
                                                .kind = TSR_ACTIVATION_GELU)));
         break;
-    case 3: // between the dtypes, in as many bytes
+    case 3: // to the other dtypes, from the same bytes
         for (int to = 0; to < 3; to++)
             if (dtypes[to] != dtype)
                 assert_ok(tsr_cast(
@@ -91,7 +91,7 @@ static void run_elements(tsr_context *ctx, int op, tsr_dtype dtype, int64_t cols
                                                   .dlogits = dx_)));
         break;
     case 6:
-    case 7: // outputs that lie alike in their lines, and others
+    case 7: // outputs with equal and with different alignment to lines
         assert_ok(tsr_activation_backward(
             ctx, &TSR_ACTIVATION_BACKWARD_ARGS(.x = x_, .up = dy_, .dy = x_, .dx = dx_,
                                                .kind = TSR_ACTIVATION_SILU,
@@ -144,7 +144,7 @@ static void same_bits_past_the_caches(void **state) {
     }
 }
 
-// Heads that turn in part, lie back to back by tokens or by heads or with gaps, and start anywhere in a line.
+// Heads that are rotated in part, are contiguous by tokens or by heads or have gaps, and start anywhere in a line.
 static void heads_past_the_caches(void **state) {
     (void)state;
     enum { TOKENS = 29, HEADS = 5, MOST_HEAD = 1030 };
@@ -163,7 +163,7 @@ static void heads_past_the_caches(void **state) {
         if (isa == TSR_ISA_AUTO) fill(dtype, TOKENS * HEADS * MOST_HEAD / ROWS, x + offset, 37);
         if (!test_has_isa(isa)) continue;
         tsr_tensor in = TSR_TENSOR(x + offset, dtype, 1, TOKENS, HEADS, dim[0]), to = in;
-        if (layout == 1) // (batch, num_heads, seqlen, head_dim) in memory
+        if (layout == 1) // stored as (batch, num_heads, seqlen, head_dim)
             in.stride[1] = to.stride[1] = dim[0], in.stride[2] = to.stride[2] = TOKENS * dim[0];
         if (layout == 2) to.stride[1] += 3, to.stride[0] += 3 * TOKENS;
         if (layout == 3) to.stride[2] += 1, to.stride[1] += HEADS, to.stride[0] += HEADS * TOKENS;
@@ -183,7 +183,7 @@ static void heads_past_the_caches(void **state) {
             tsr_context_destroy(ctx);
         }
         assert_memory_equal(dx[0], dx[1], sizeof dx[0]);
-        // what does not turn is where it belongs
+        // elements that are not rotated must be copied
         for (int64_t h = 0; h < HEADS && dim[1] < dim[0]; h++) {
             size_t bytes = tsr_dtype_bytes(dtype), last = (size_t)dim[0] - 1;
             const char *from =
@@ -195,8 +195,8 @@ static void heads_past_the_caches(void **state) {
     }
 }
 
-// From which size on stores pass the caches: a share of the last cache; on AMD's cores with AVX2 twice as much where there
-// are several threads, and later where rows begin and end within a line.
+// The size from which stores bypass the caches: a share of the last-level cache. On AMD with AVX2 it is twice that for
+// several threads, and larger still if rows begin and end within a line.
 static void when_past_the_caches(void **state) {
     (void)state;
     enum { SHARE = 1 << 20 };
@@ -214,9 +214,9 @@ static void when_past_the_caches(void **state) {
     assert_true(tsri_should_stream_rows(&limits, held + 1, &short_rows) == !is_slow);
     assert_true(tsri_should_stream_rows(&limits, held + 1, &long_rows)); // a 512th
     assert_int_equal(tsri_bytes_better_cached(&limits, 16 * SHARE), is_slow ? SHARE : 16 * SHARE);
-    assert_true(tsri_should_stream_rows_of(&limits, 1, SHARE + 1, &whole)); // of one thread alone
+    assert_true(tsri_should_stream_rows_of(&limits, 1, SHARE + 1, &whole)); // bytes of one thread
     assert_false(tsri_should_stream_rows_of(&limits, 1, SHARE, &whole));
-    whole.stride = 1004; // rows of whole vectors that begin anywhere
+    whole.stride = 1004; // rows of whole vectors, not aligned to lines
     assert_true(tsri_should_stream_rows(&limits, held + 1, &whole) == !is_slow);
     limits.num_threads = 1;
     assert_true(tsri_should_stream_rows(&limits, SHARE + 1, &long_rows));
@@ -226,13 +226,14 @@ static void when_past_the_caches(void **state) {
     assert_false(tsri_is_slow_past_caches(&limits));
     assert_true(tsri_should_stream_rows(&limits, SHARE + 1, &short_rows));
     assert_false(tsri_should_stream_rows(&limits, SHARE, &short_rows));
-    limits.isa = TSR_ISA_AVX2; // all of the cache is all there is
+    limits.isa = TSR_ISA_AVX2; // the share is the whole cache
     limits.l3_bytes = tsri_cache_sizes().l3;
     assert_true(tsri_should_stream_rows(&limits, limits.l3_bytes + 1, &long_rows) ==
                 (!is_slow || 1026 * 4 >= limits.l3_bytes / 512));
 }
 
-// Short rows go many at once; what a row gives does not follow the others, of the rare kinds neither.
+// Short rows are processed several at a time. A row's result must not depend on the other rows, also if these are rare
+// cases.
 static void each_row_as_by_itself(void **state) {
     (void)state;
     static const int64_t short_widths[] = {1, 3, 8, 16, 29, 32, 33, 64, 70, 100, 128, 129};
@@ -278,8 +279,8 @@ static void each_row_as_by_itself(void **state) {
     }
 }
 
-// Logits from 0 down to -100, past where their exponentials leave the normal numbers, and -inf: within 2^-126 of the
-// truth beside the rounding of the dtype, and exactly 0 where that is what is left.
+// Logits from 0 to -100, whose exponentials fall below the normal numbers, and -inf. Results must be within 2^-126 of
+// the true value plus the dtype's rounding, and exactly 0 for -inf.
 static void small_exponentials(void **state) {
     (void)state;
     enum { COLS = 2 * 1024 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax: a row's bits do not depend on the rows beside it, nor on whether the tensors count as larger than the caches,
-// which take a way of their own, as do rows of a vector, of some vectors, and longer ones.
+// Softmax: a row's bits depend neither on the other rows nor on whether the tensors count as larger than the caches.
+// Other paths serve such tensors, rows of one vector, of some vectors, and longer rows.
 #include "test_support.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@ static void fill(tsr_dtype dtype, int64_t cols) {
     for (int64_t i = 0; i < ROWS * cols; i++) {
         int64_t row = i / cols;
         double value = (double)((i * 37 + row) % 101 - 50) / 8;
-        if (row % 7 == 3) value += 200; // another maximum
+        if (row % 7 == 3) value += 200; // rows with another maximum
         if (row == 20) value = -INFINITY;
         if (row == 21 && i % cols == cols / 2) value = NAN;
         if (row == 22 && dtype != TSR_F16) value *= 0x1p30;
@@ -70,7 +70,7 @@ static void same_bits_alone_among_others_and_past_the_caches(void **state) {
     }
 }
 
-// Whatever its payload, which arithmetic on bits could take for an exponent.
+// NaN with any payload, which arithmetic on the bits could take for an exponent.
 static void every_nan_fills_its_row(void **state) {
     static const uint32_t nans[] = {0x7fc00000, 0x7fffffff, 0xffffffff, 0x7fc00001, 0xffc12345};
     static const int64_t widths[] = {1, 3, 8, 9, 16, 20, 33, 65, 300, 1000};
