@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/check_cuda's reading of what compute-sanitizer says, with stand-ins for both programs."""
+"""How scripts/check_cuda reads compute-sanitizer's output, with stand-ins for both programs."""
 import os
 import pathlib
 import subprocess
@@ -62,7 +62,7 @@ def uninitialised(kernel, between=(), size=16):
 
 
 def test_reads_of_what_the_copy_engine_wrote_are_explained(tmp_path):
-    """The log of plans, which another stream brings, may come between the lines of a report."""
+    """Lines of the plan log, which is another stream, may appear between the lines of a report."""
     plan = "tessera: plan attention_backward: variant cuda-flash3, isa avx512"
     of_dq = uninitialised("attention_backward_flash3_dq"), uninitialised("attention_backward_flash3_dq", [plan])
     assert verdict(tmp_path, *of_dq, tool="initcheck") == ("clean, 2 reports explained", 0)
@@ -70,7 +70,7 @@ def test_reads_of_what_the_copy_engine_wrote_are_explained(tmp_path):
 
 
 def test_reads_ahead_of_what_says_that_they_count_are_explained(tmp_path):
-    """Decode's marks of 8 bytes, not its keys; columns of 16 bytes, not the states of a run."""
+    """Explained: decode's flags of 8 bytes but not its keys, and columns of 16 bytes but not the states of a run."""
     marks, columns = uninitialised("attention_decode_mma", size=8), uninitialised("attention_few_merge")
     assert verdict(tmp_path, marks, columns, tool="initcheck") == ("clean, 2 reports explained", 0)
     assert verdict(tmp_path, marks, uninitialised("attention_decode_mma"), tool="initcheck") == ("FOUND", 1)
@@ -78,7 +78,7 @@ def test_reads_ahead_of_what_says_that_they_count_are_explained(tmp_path):
 
 
 def test_a_warning_of_dropped_records_is_no_read(tmp_path):
-    """It comes in the order of the log, and the summary counts it."""
+    """The warning appears between the reports, and the summary counts it."""
     lost = "========= Warning: Error buffer overflow has been detected. Some records have been dropped"
     of_dq = uninitialised("attention_backward_flash3_dq")
     assert verdict(tmp_path, of_dq, lost, of_dq, lost, tool="initcheck") == ("clean, 2 reports explained", 0)

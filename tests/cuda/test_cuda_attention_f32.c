@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of fp32 on tensor cores on a real GPU, where there is one: numbers that have no halves there, infinities and those
-// that would round to one, come out as fp32 arithmetic has them, and only for those who see them.
+// fp32 attention on tensor cores of a real GPU. Numbers that the tensor cores' formats cannot hold, infinities, and
+// numbers that would round to infinity give the results of fp32 arithmetic, and only in rows that see them.
 #include <float.h>
 #include <math.h>
 
@@ -18,7 +18,7 @@ enum {
 
 struct buffers {
     float q[SEQLEN][HEADS][DIM], k[SEQLEN][HEADS][DIM], v[SEQLEN][HEADS][DIM];
-    float out[2][SEQLEN][HEADS][DIM]; // of flash1 and flash2
+    float out[2][SEQLEN][HEADS][DIM]; // flash1 and flash2
 };
 
 static struct buffers host, *device;
@@ -35,7 +35,7 @@ static void fill(void) {
     host.v[HIGH_KEY][0][3] = INFINITY;
     host.v[LOW_KEY][0][5] = -INFINITY;
     host.v[LARGE_KEY][0][7] = FLT_MAX;
-    host.k[BAD_KEY][0][2] = -INFINITY; // a weight of 0, as q is positive
+    host.k[BAD_KEY][0][2] = -INFINITY; // gives a weight of 0, because q is positive
     host.k[LARGE_KEY][1][4] = -FLT_MAX;
     for (int i = 0; i < SEQLEN; i++) host.q[i][1][4] = 0x1p-126f;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cache of kernels and the packs: racing and killed writers, damaged files, folders that are not one's own, full and
-// read-only disks. No compiler is needed.
+// The kernel cache and the packs: racing and killed writers, damaged files, other users' folders, full and read-only
+// disks. No compiler is needed.
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -51,7 +51,7 @@ static void store_and_load(void **state) {
     assert_false(loads(&image));
     assert_true(tsri_cuda_cache_store(&image));
     assert_true(loads(&image));
-    assert_true(tsri_cuda_cache_store(&image)); // again, in its place
+    assert_true(tsri_cuda_cache_store(&image)); // again, replaces itself
     assert_int_equal(count_files(), 1);
     assert_true(tsri_cuda_cache_path(path, sentence, sizeof sentence));
     assert_string_equal(path, kernels);
@@ -70,7 +70,7 @@ static void folder_by_the_environment(void **state) {
     assert_true(tsri_cuda_cache_path(path, sentence, sizeof sentence));
     snprintf(expected, sizeof expected, "%s/tessera/kernels", folder);
     assert_string_equal(path, expected);
-    setenv("XDG_CACHE_HOME", "relative", 1); // is to be ignored
+    setenv("XDG_CACHE_HOME", "relative", 1); // must be ignored
     setenv("HOME", folder, 1);
     assert_true(tsri_cuda_cache_path(path, sentence, sizeof sentence));
     snprintf(expected, sizeof expected, "%s/.cache/tessera/kernels", folder);
@@ -83,7 +83,7 @@ static void folder_by_the_environment(void **state) {
     free(home);
 }
 
-// A home where nobody has cached anything yet: every folder of the path is made, the last one for its owner alone.
+// A home folder without a cache: every folder of the path is created, and only the owner can access the last one.
 static void folders_that_are_not_there_are_made(void **state) {
     (void)state;
     struct tsri_cuda_image image = make_image(1);
@@ -129,7 +129,7 @@ static void flipped_and_cut(void **state) {
     free(whole);
 }
 
-// What is intact but another kernel's, and what is no file of ours.
+// An intact file of another kernel, and paths that are no file of the cache.
 static void something_else_in_its_place(void **state) {
     (void)state;
     struct tsri_cuda_image one = make_image(3), other;
@@ -147,9 +147,9 @@ static void something_else_in_its_place(void **state) {
     assert_int_equal(unlink(path), 0);
     assert_int_equal(mkfifo(path, 0600), 0); // must not wait for a writer
     assert_false(loads(&one));
-    assert_true(tsri_cuda_cache_store(&one)); // takes its place
+    assert_true(tsri_cuda_cache_store(&one)); // replaces it
     assert_true(loads(&one));
-    if (geteuid() == 0) { // only root can give a file away
+    if (geteuid() == 0) { // only root can change a file's owner
         assert_int_equal(chown(path, 12345, 12345), 0);
         assert_false(loads(&one));
     }
@@ -183,7 +183,7 @@ static void folders_of_others(void **state) {
     char path[TSRI_CUDA_PATH], sentence[640], elsewhere[128];
     struct tsri_cuda_image image = make_image(5);
     assert_true(tsri_cuda_cache_store(&image));
-    assert_int_equal(chmod(kernels, 0755), 0); // others may look, perhaps write tomorrow
+    assert_int_equal(chmod(kernels, 0755), 0); // others may read, and could later write
     assert_false(loads(&image));
     assert_false(tsri_cuda_cache_store(&image));
     assert_false(tsri_cuda_cache_path(path, sentence, sizeof sentence));
@@ -196,16 +196,16 @@ static void folders_of_others(void **state) {
         assert_int_equal(chown(kernels, 0, 0), 0);
         assert_true(loads(&image));
     }
-    snprintf(elsewhere, sizeof elsewhere, "%s/elsewhere", folder); // a link that somebody laid
+    snprintf(elsewhere, sizeof elsewhere, "%s/elsewhere", folder); // a symbolic link
     assert_int_equal(rename(kernels, elsewhere), 0);
     assert_int_equal(symlink(elsewhere, kernels), 0);
     assert_false(loads(&image));
     assert_int_equal(unlink(kernels), 0);
-    write_file(kernels, (const unsigned char *)"x", 1); // no folder at all
+    write_file(kernels, (const unsigned char *)"x", 1); // not a folder
     assert_false(tsri_cuda_cache_store(&image));
 }
 
-// root may write anywhere: there the folder lies below a file.
+// root can write anywhere, so for root the folder's path leads through a file.
 static void home_that_cannot_be_written(void **state) {
     (void)state;
     struct tsri_cuda_image image = make_image(6);
@@ -225,7 +225,7 @@ static void home_that_cannot_be_written(void **state) {
 
 // ---- Disks ------------------------------------------------------------------------------------
 
-static size_t room; // of the disk
+static size_t room; // on the disk
 static bool is_deadly;
 
 static ssize_t write_until_full(int file, const void *data, size_t bytes) {
@@ -261,7 +261,7 @@ static void full_disks(void **state) {
     assert_true(loads(&image));
     tsri_system.sync = sync_fails;
     assert_false(tsri_cuda_cache_store(&image));
-    assert_true(loads(&image)); // the one before
+    assert_true(loads(&image)); // the earlier one
 }
 
 static void killed_in_the_middle(void **state) {
@@ -280,14 +280,14 @@ static void killed_in_the_middle(void **state) {
         assert_int_equal(waitpid(child, &status, 0), child);
         if (WIFSIGNALED(status)) assert_false(loads(&image));
     }
-    assert_true(count_files() > 1); // what the killed left
+    assert_true(count_files() > 1); // left by the killed writers
     assert_true(tsri_cuda_cache_store(&image));
     assert_true(loads(&image));
     assert_true(tsri_cuda_cache_clear() > 1);
     assert_int_equal(count_files(), 0);
 }
 
-// 64 processes at once, each at a cold cache, of the same few kernels.
+// 64 processes at once use the same few kernels, all with an empty cache.
 static void racing_processes(void **state) {
     (void)state;
     enum { PROCESSES = 64, ROUNDS = 10, IMAGES = 3 };
@@ -330,7 +330,7 @@ static void packs(void **state) {
     }
     snprintf(path, sizeof path, "%s/my.pack", folder);
     assert_ok(tsri_cuda_pack_write(path, data, bytes, IMAGES));
-    assert_false(tsri_cuda_pack_load(image.key, &got)); // not where packs are looked for
+    assert_false(tsri_cuda_pack_load(image.key, &got)); // in a folder where packs are not searched
     setenv("TSR_KERNEL_PACK", path, 1);
     for (int i = 0; i < IMAGES; i++) {
         image = make_image(30 + i);
@@ -341,7 +341,7 @@ static void packs(void **state) {
     }
     image = make_image(99);
     assert_false(tsri_cuda_pack_load(image.key, &got));
-    // Damage to one is that one's alone; a cut pack has what is whole.
+    // Damage affects only the damaged image. A truncated pack still serves its complete images.
     int file = open(path, O_RDWR);
     assert_int_equal(pwrite(file, "!", 1, (off_t)(bytes[0] + 3000)), 1);
     close(file);

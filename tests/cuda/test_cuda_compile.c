@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiling kernels without a GPU: what is in a key, what an error says, packs before the compiler, many processes at a
-// cold cache. Skipped where there is no NVRTC.
+// Compiles kernels without a GPU: what a key contains, what an error says, packs before the compiler, and many
+// processes with an empty cache. Skipped without NVRTC.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -41,7 +41,7 @@ static enum tsri_cuda_origin origin_of(const struct tsri_cuda_program *wanted, c
     return origin;
 }
 
-// All that a kernel depends on is in its key.
+// The key contains everything that a kernel depends on.
 static void compiled_once(void **state) {
     (void)state;
     if (!has_compiler()) skip();
@@ -52,11 +52,11 @@ static void compiled_once(void **state) {
     assert_int_equal(origin_of(&program, "sm_90a"), TSRI_CUDA_COMPILER);
     other.defines[0].value = 4;
     assert_int_equal(origin_of(&other, "sm_80"), TSRI_CUDA_COMPILER);
-    write_sources("#define FACTOR 3\n"); // a header of the source
+    write_sources("#define FACTOR 3\n"); // in a header of the source
     assert_int_equal(origin_of(&program, "sm_80"), TSRI_CUDA_COMPILER);
     write_sources("#define FACTOR 2\n");
     assert_int_equal(origin_of(&program, "sm_80"), TSRI_CUDA_CACHE);
-    // The order of defines is not.
+    // The order of defines does not matter.
     other = program;
     other.num_defines = 2;
     other.defines[1] = (struct tsri_cuda_define){"ALSO", 1};
@@ -85,7 +85,7 @@ static void errors_of_the_compiler(void **state) {
     write_sources("#define FACTOR 2\n");
     assert_status(tsri_cuda_image_get(&bare, "sm_80", &origin, &image), TSR_COMPILE, "test.cu",
                   "sm_80", "AMOUNT is missing");
-    assert_int_equal(count_files(), 0); // nothing of it is kept
+    assert_int_equal(count_files(), 0); // nothing was cached
     assert_status(tsri_cuda_image_get(&program, "sm_12", &origin, &image), TSR_UNSUPPORTED, "NVRTC",
                   "does not know sm_12");
     write_sources("this is not C\n");
@@ -118,11 +118,11 @@ static void packs_come_before_the_compiler(void **state) {
     free(data);
     setenv("TSR_KERNEL_PACK", path, 1);
     assert_int_equal(origin_of(&program, "sm_80"), TSRI_CUDA_PACK);
-    write_sources("#define FACTOR 3\n"); // of another source
+    write_sources("#define FACTOR 3\n"); // another source
     assert_int_equal(origin_of(&program, "sm_80"), TSRI_CUDA_COMPILER);
 }
 
-// Everything at once: cold cache, many processes, each compiling where it is not quick enough.
+// All at once: an empty cache and many processes that compile the same kernel.
 static void racing_compilers(void **state) {
     (void)state;
     if (!has_compiler()) skip();

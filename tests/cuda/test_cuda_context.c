@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Contexts on CUDA, on the driver of cuda_context_case.h: what is asked of it, in which order, and what becomes of its
-// refusals. No GPU and no compiler are needed.
+// Contexts on CUDA with the driver of cuda_context_case.h: which requests it gets, in which order, and how its refusals
+// are handled. No GPU or compiler is needed.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,7 +13,8 @@ static int setup_all(void **state) {
     return result;
 }
 
-// Without a driver one sentence says what is missing, and the CPU works on. Before the test's driver is there.
+// Without a driver one sentence says what is missing, and the CPU still works. This runs before the test's driver is
+// installed.
 static void no_driver(void **state) {
     (void)state;
     tsr_context *ctx = (tsr_context *)&fake;
@@ -66,7 +67,7 @@ static void current_context_is_taken_and_kept(void **state) {
     assert_int_equal(fake.num_retained, 0);
     assert_ok(run_softmax(ctx));
     assert_int_equal(fake.depth, 1);
-    fake_push(AS(cu_context, primary_context)); // another one meanwhile
+    fake_push(AS(cu_context, primary_context)); // another context in between
     assert_ok(run_softmax(ctx));
     assert_int_equal(fake.depth, 2);
     assert_ptr_equal(fake.stack[1], &primary_context);
@@ -80,14 +81,14 @@ static void launches(void **state) {
     assert_ok(run_softmax(ctx));
     assert_int_equal(fake.num_launches, 1);
     assert_string_equal(tsr_context_last_variant(ctx), "cuda-rows");
-    assert_int_equal(fake.launched.grid_x, ROWS); // a block for each row
+    assert_int_equal(fake.launched.grid_x, ROWS); // one block per row
     assert_int_equal(fake.launched.block_x, 128);
     const void *first;
     memcpy(&first, fake.params, sizeof first);
     assert_ptr_equal(first, x);
     assert_int_equal(fake.num_loads, 1);
     assert_ok(run_softmax(ctx));
-    assert_int_equal(fake.num_loads, 1); // once in a process
+    assert_int_equal(fake.num_loads, 1); // once per process
     assert_ok(run_norm(ctx));
     assert_int_equal(fake.num_launches, 4); // rows, then the reduction
     assert_int_equal(fake.num_memory, 1);   // the arena
@@ -121,7 +122,7 @@ static void devices_must_agree(void **state) {
     args.y = on_cuda(TSR_TENSOR(wide[1], TSR_F64, ROWS, COLS));
     args.variant = NULL;
     assert_status(tsr_softmax_forward(ctx, &args), TSR_UNSUPPORTED, "no variant", "cuda:0");
-    // Indices on the device are not looked at.
+    // The host does not read indices on the device.
     static int32_t *const nowhere = (int32_t *)4096;
     const tsr_embedding_forward_args embedding =
         TSR_EMBEDDING_FORWARD_ARGS(.weight = on_cuda(TSR_TENSOR(x, TSR_F32, ROWS, COLS)),
@@ -165,7 +166,7 @@ static void a_device_that_is_lost(void **state) {
     (void)state;
     tsr_context *ctx = cuda_context();
     assert_ok(run_softmax(ctx));
-    fake.launch_result = CU_ILLEGAL_ADDRESS; // of a kernel that is found out later
+    fake.launch_result = CU_ILLEGAL_ADDRESS; // reports a kernel's late failure
     assert_status(tsr_context_synchronize(ctx), TSR_DEVICE_LOST, "an illegal address", "lost");
     int calls = fake.num_calls;
     size_t bytes;
@@ -173,12 +174,12 @@ static void a_device_that_is_lost(void **state) {
     assert_status(run_softmax(ctx), TSR_DEVICE_LOST, "softmax_forward", "new context");
     assert_status(tsr_softmax_forward_prepare(ctx, &args, &bytes), TSR_DEVICE_LOST, "earlier");
     assert_status(tsr_context_synchronize(ctx), TSR_DEVICE_LOST, "context_synchronize");
-    assert_int_equal(fake.num_calls, calls); // the driver is left alone
+    assert_int_equal(fake.num_calls, calls); // the driver is not called
     assert_int_equal(tsr_memory_available(ctx), -1);
     tsr_context_destroy(ctx);
 }
 
-// A warm call launches, and asks the driver for nothing else but the current context; so it is with a kernel in another context.
+// A warm call only launches and requests the current context, also for a kernel in another context.
 static void warm_calls_ask_for_little(void **state) {
     (void)state;
     tsr_context *ctx = cuda_context(), *other = cuda_context();
@@ -196,7 +197,7 @@ static void warm_calls_ask_for_little(void **state) {
         assert_int_equal(fake.num_launches, launches + 2);
     }
     assert_int_equal(fake.num_requests_of_kernels, asked);
-    tsri_cuda_kernel_forget(); // what was remembered is gone with what was loaded
+    tsri_cuda_kernel_forget(); // unloading also clears the cached functions
     assert_ok(run_softmax(ctx));
     assert_int_equal(fake.num_loads, loads + 1);
     assert_true(fake.num_requests_of_kernels > asked);
@@ -209,7 +210,7 @@ static void an_image_that_is_refused(void **state) {
     (void)state;
     tsr_context *ctx = cuda_context();
     fake.load_result = OTHER_ERROR;
-    // Then the compiler is asked, which is not there.
+    // The library then tries the compiler, which is absent.
     assert_status(run_softmax(ctx), TSR_UNSUPPORTED, "softmax_forward.cu", "TSR_LIBNVRTC");
     fake.load_result = CU_OK;
     assert_ok(run_softmax(ctx));

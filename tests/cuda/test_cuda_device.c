@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// On a real GPU, where there is one: a graph gives the bits of the calls that it was made of, streams share an arena in
-// order, what is not prepared is refused under capture, and a kernel that faults loses its context alone.
+// On a real GPU: a graph gives the bits of the calls in it, streams use an arena in order, unprepared calls are refused
+// during capture, and a faulting kernel invalidates only its own context.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -48,7 +48,7 @@ static tsr_rmsnorm_forward_args forward_args(const struct job *job) {
                                     .rstd = GPU(job->rstd, ROWS));
 }
 
-// dx over y; the sums for dweight wait in the arena.
+// dx replaces y. The partial sums of dweight are in the arena.
 static tsr_rmsnorm_backward_args backward_args(const struct job *job) {
     return TSR_RMSNORM_BACKWARD_ARGS(.x = GPU(job->x, ROWS, COLS), .dy = GPU(job->y, ROWS, COLS),
                                      .dx = GPU(job->y, ROWS, COLS), .rstd = GPU(job->rstd, ROWS),
@@ -62,7 +62,7 @@ static void run(const struct job *job) {
     assert_ok(tsr_rmsnorm_backward(job->ctx, &backward));
 }
 
-// dx, and dweight over its first row.
+// Copies dx, then dweight over its first row.
 static void fetch(const struct job *job, float *to) {
     assert_ok(tsr_memory_copy(job->ctx, to, job->y, BYTES));
     assert_ok(tsr_memory_copy(job->ctx, to, job->dweight, COLS * sizeof(float)));
@@ -81,7 +81,7 @@ static void graphs_give_the_same_bits(void **state) {
     assert_ok(tsr_context_set_stream(job->ctx, stream));
     assert_ok(tsr_graph_begin(job->ctx));
     assert_status(tsr_rmsnorm_backward(job->ctx, &backward), TSR_INVALID_ARGUMENT, "capturing");
-    assert_ok(tsr_graph_end(job->ctx, &graph)); // of nothing: the capture was not spoilt
+    assert_ok(tsr_graph_end(job->ctx, &graph)); // an empty graph: the capture is still valid
     tsr_graph_destroy(job->ctx, graph);
     assert_ok(tsr_rmsnorm_forward_prepare(job->ctx, &forward, &bytes));
     assert_ok(tsr_rmsnorm_backward_prepare(job->ctx, &backward, &bytes));
@@ -114,7 +114,7 @@ static void streams_take_turns_with_the_arena(void **state) {
     for (int i = 0; i < 2; i++) assert_ok(tsr_stream_destroy(job->ctx, streams[i]));
 }
 
-// In a process of its own: a context that has lost its device says so, and can be destroyed.
+// Runs in a separate process: a context whose device failed reports it and can be destroyed.
 static int fault(void) {
     tsr_context *ctx;
     tsr_tensor nowhere = GPU((void *)(uintptr_t)0x1000, ROWS, COLS);
@@ -136,7 +136,7 @@ static const char *self;
 static void a_fault_loses_the_device(void **state) {
     (void)state;
     char command[1100];
-    snprintf(command, sizeof command, "'%s' fault", self); // CUDA does not follow a fork
+    snprintf(command, sizeof command, "'%s' fault", self); // CUDA does not work after a fork
     int status = system(command);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);

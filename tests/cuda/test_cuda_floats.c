@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The caller's floating-point environment around what asks a driver, a compiler or a device: it is there afterwards, flags and
-// all, whatever runs beneath on the host, and changes no result. test_tool_floats has the CPU.
+// The caller's floating-point environment around calls to a driver, a compiler or a device: it is unchanged afterwards
+// including flags, whatever code runs on the host, and changes no result. test_tool_floats tests the CPU.
 #define _GNU_SOURCE
 #include "hostile_floats.h"
 #include "test_support.h"

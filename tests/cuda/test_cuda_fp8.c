@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of fp8 on a real GPU, where there is one with fp8 instructions of Hopper's: small integers and scales that are powers of
-// two, so that every sum is exact, in every pair of formats, direction of the operands, kind of scales, and beyond whole tiles.
+// fp8 products on a real GPU with Hopper's fp8 instructions: small integers and power-of-two scales, so that every sum
+// is exact, for all pairs of formats, layouts and kinds of scales, also with partial tiles.
 #include "cuda_case.h"
 
 enum { MOST_M = 300, MOST_N = 520, MOST_K = 400, BLOCKS = (MOST_K + 127) / 128, OF_N = 5 };
@@ -19,7 +19,7 @@ struct fp8_case {
     tsr_dtype a, b;
 };
 
-// From -4 to 4.
+// An integer from -4 to 4.
 static int value(int which, int line, int at) {
     return (line * 5 + at * 3 + which * 7 + line / 9) % 9 - 4;
 }
@@ -60,7 +60,7 @@ static double product(const struct fp8_case *t, int which, int i, int j) {
 
 static void run(const struct fp8_case t, const char *variant) {
     int blocks = (t.k + 127) / 128, of_n = (t.n + 127) / 128;
-    // Lines of a and of b, as value() counts them, are rows and columns.
+    // Lines in value() are the rows of a and the columns of b.
     fill(host.a, t.a, 0, t.m, t.k, t.transpose_a);
     fill(host.b, t.b, 1, t.n, t.k, !t.transpose_b);
     fill(host.b_up, t.b, 2, t.n, t.k, !t.transpose_b);
@@ -111,7 +111,7 @@ static void sums_are_exact(void **state) {
                                    {129, 257, 33}, {128, 256, 384}, {7, 300, 270}};
     (void)state;
     int which = 0;
-    const int num_sizes = (int)test_number("TESSERA_TEST_CASES", COUNT(sizes)); // of them
+    const int num_sizes = (int)test_number("TESSERA_TEST_CASES", COUNT(sizes)); // to test
     for (int s = 0; s < num_sizes && s < COUNT(sizes); s++)
         for (int pair = 0; pair < 4; pair++)
             for (int kind = 0; kind < 4; kind++, which++) {
@@ -124,11 +124,11 @@ static void sums_are_exact(void **state) {
             }
 }
 
-// Scales multiply elements. Where there are none, c is 0 even beside a scale that is NaN.
+// Scales multiply elements. With k = 0, c is 0 even if a scale is NaN.
 static void an_empty_sum_has_no_scale(void **state) {
     enum { M = 3, N = 5 };
     (void)state;
-    memset(&host, 0xff, sizeof host); // floats: NaN
+    memset(&host, 0xff, sizeof host); // as floats: NaN
     assert_ok(tsr_memory_copy(ctx, device, &host, sizeof host));
     tsr_matmul_forward_args args =
         TSR_MATMUL_FORWARD_ARGS(.a = on_device(device->a, TSR_E4M3, M, 0, 0),

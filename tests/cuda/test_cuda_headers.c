@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Our declarations of the driver and of NVRTC against the toolkit's headers, by the compiler: every
-// signature, value and layout. Where there is no toolkit, there is nothing to compare and the test is
-// skipped.
+// The compiler compares our declarations of the driver and of NVRTC with the toolkit's headers: every signature, value
+// and layout. Skipped without a toolkit.
 #include "test_support.h"
 
 #if defined(TEST_HAS_CUDA_HEADERS)
@@ -11,7 +10,7 @@
 #include <cupti.h>
 #endif
 
-// With the toolkit's types in place of our handles and enums, each function must have its very type.
+// With the toolkit's types in place of our handles and enums, each function must have exactly its type.
 #define TSRI_CUDA_TYPES_FROM_TOOLKIT
 typedef CUresult cu_result;
 typedef CUdevice cu_device;
@@ -149,7 +148,7 @@ SAME_VALUE(CUPTI_KIND_EXTERNAL, CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION);
 SAME_VALUE(CUPTI_HOST_TO_DEVICE, CUPTI_ACTIVITY_MEMCPY_KIND_HTOD);
 SAME_VALUE(CUPTI_DEVICE_TO_HOST, CUPTI_ACTIVITY_MEMCPY_KIND_DTOH);
 SAME_VALUE(CUPTI_DEVICE_TO_DEVICE, CUPTI_ACTIVITY_MEMCPY_KIND_DTOD);
-// The newest record of each kind that CUDA 13 has; older ones are heads of it.
+// The newest record of each kind in CUDA 13. Older records are prefixes of it.
 SAME_OFFSET(cupti_copy, direction, CUpti_ActivityMemcpy6, copyKind);
 SAME_OFFSET(cupti_copy, bytes, CUpti_ActivityMemcpy6, bytes);
 SAME_OFFSET(cupti_copy, start, CUpti_ActivityMemcpy6, start);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// On a real GPU, where there is one: indices in its memory that point nowhere. Each costs its own row or pairs and nothing
-// else, neither beside it nor in a later call.
+// Invalid indices in a real GPU's memory. Each affects only its own row or pairs, and no later call.
 #include <math.h>
 
 #include "cuda_case.h"
@@ -13,14 +12,14 @@ static bool is_bad(int64_t t) { return t % 11 == 5; }
 static int32_t index_of(int64_t t, int32_t limit) {
     int32_t bad = nowhere[t / 11 % COUNT(nowhere)];
     if (is_bad(t)) return bad < 0 || bad >= limit ? bad : limit;
-    return (int32_t)(t % 3 == 0 ? 7 : t * 5 % limit); // one of them has many
+    return (int32_t)(t % 3 == 0 ? 7 : t * 5 % limit); // one index has many rows
 }
 
 static tsr_context *ctx;
 static void *held[16];
 static int num_held;
 
-// A copy on the device.
+// Copies data to the device.
 static void *put(const void *data, size_t bytes) {
     void *copy;
     assert_ok(tsr_memory_alloc(ctx, bytes, &copy));

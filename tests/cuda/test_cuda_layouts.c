@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kernels on tensor cores take for granted, on a real GPU, where there is one: copies that fill up with zeros,
-// permuted shared memory, ldmatrix plain and transposed, mma.sync m16n8k16 of bf16 and f16, and where its results
-// lie. Small integers, so that every sum is exact, and no two rows or columns alike.
+// What kernels on tensor cores assume, on a real GPU: copies that fill with zeros, permuted shared memory, ldmatrix
+// with and without transposition, mma.sync m16n8k16 in bf16 and f16, and the positions of its results. Small integers,
+// so that every sum is exact, and no equal rows or columns.
 #include "core/core_dtype.h"
 #include "cuda/device/mma_layouts_params.h"
 #include "cuda_layouts_case.h"
@@ -20,7 +20,7 @@ static struct buffers *device;
 
 static int value(int which, int line, int at) { return (line * 5 + at * 3 + which * 7) % 17 - 8; }
 
-// Element of a tile as the product sees it: 0 beyond what was copied.
+// The product's view of a tile's element: 0 beyond the copied elements.
 static int seen(const struct mma_layouts_params *p, int which, int mn, int k) {
     bool is_mn = which == 0 ? p->a_is_mn : p->b_is_mn;
     int line = is_mn ? k : mn, at = is_mn ? mn : p->step * 16 + k;

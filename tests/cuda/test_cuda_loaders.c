@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Libraries of NVIDIA's that are absent, wrong or named by the user: one sentence says what was looked for and
+// NVIDIA libraries that are absent, wrong or named by the user: one sentence says which library was searched for and
 // where. Runs without any of them.
 #include "core/core_system.h"
 #include "cuda/cuda_cupti.h"
@@ -14,7 +14,7 @@ static const struct tsri_cuda_library example = {
 
 static char asked[64][256];
 static int num_asked;
-static const char *present; // the one path that opens
+static const char *present; // the only path that opens
 
 static void *fake_open(const char *path) {
     if (num_asked < COUNT(asked)) snprintf(asked[num_asked++], sizeof *asked, "%s", path);
@@ -43,18 +43,18 @@ static void names_what_and_where(void **state) {
                                         "/usr/local/cuda/lib64",
                                         "TSR_LIBEXAMPLE"};
     for (int i = 0; i < COUNT(words); i++) assert_non_null(strstr(sentence, words[i]));
-    setenv("CUDA_HOME", "/usr/local/cuda", 1); // no folder twice
+    setenv("CUDA_HOME", "/usr/local/cuda", 1); // no folder is listed twice
     assert_null(tsri_cuda_library_open(&example, sentence, sizeof sentence));
     unsetenv("CUDA_HOME");
     const char *first = strstr(sentence, "/usr/local/cuda/lib64");
     assert_non_null(first);
     assert_null(strstr(first + 1, "/usr/local/cuda/lib64"));
-    // A folder whose name begins with another one's is a folder of its own.
+    // Another folder whose name only begins with a listed one must be listed.
     setenv("CONDA_PREFIX", "/usr/local/cuda", 1);
     assert_null(tsri_cuda_library_open(&example, sentence, sizeof sentence));
     unsetenv("CONDA_PREFIX");
     assert_non_null(strstr(sentence, ", /usr/local/cuda/lib,"));
-    char small[16]; // never beyond the buffer
+    char small[16]; // must not overflow the buffer
     assert_null(tsri_cuda_library_open(&example, small, sizeof small));
     assert_true(strlen(small) < sizeof small);
 }
@@ -68,7 +68,7 @@ static void newest_name_first(void **state) {
     assert_string_equal(asked[0], "libexample.so.2");
 }
 
-// A file that the user names is the only one that is tried.
+// If the user names a file, only this file is tried.
 static void the_users_file(void **state) {
     (void)state;
     char sentence[640];
@@ -99,7 +99,8 @@ static void wheels_and_toolkits(void **state) {
     assert_int_equal(system(command), 0);
 }
 
-// A library that is not what its name says, and none at all: the process asks once, so these come last.
+// A library without the expected functions, and no library at all. A process searches only once, so these tests are
+// last.
 static void *find_nothing(void *handle, const char *name) {
     (void)handle, (void)name;
     return NULL;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// On a real GPU, where there is one: groups of rows by offsets that nobody could check. Nothing outside of c is written, good
-// groups beside bad ones are right where they share no rows, and later calls are too; and NaN in the rows of one group, or of none,
-// stays there.
+// Groups of rows on a real GPU by offsets that the host cannot check. Nothing outside c is written. Good groups that
+// share no rows with bad ones are right, and so are later calls. NaN in the rows of one group, or of none, affects only
+// these.
 #include <math.h>
 
 #include "cuda_case.h"
@@ -53,7 +53,7 @@ static tsr_tensor on_gpu(tsr_tensor t) {
 }
 #define GPU(data, dtype, ...) on_gpu(TSR_TENSOR(data, dtype, __VA_ARGS__))
 
-// Rows outside of [first, end) are NaN where there are such.
+// Rows outside [first, end) are NaN.
 static void put_values(int64_t first, int64_t end) {
     for (int64_t i = 0; i < ROWS * K; i++)
         tsr_store(TSR_BF16, a, i, i / K >= first && i / K < end ? number(i, 1) : (double)NAN);
@@ -104,7 +104,7 @@ static double backward_element(int64_t i, int64_t j, int64_t first, int64_t end)
     return sum;
 }
 
-// Rows [first, end), those of group g, and 0x5a5a or 0 where no group has rows, as told.
+// Checks rows [first, end) of group g. If is_alone, all other results must be 0x5a5a or 0.
 static void compare(bool is_forward, int g, int64_t first, int64_t end, bool is_alone) {
     for (int64_t r = 0; is_forward && r < ROWS; r++)
         for (int64_t j = 0; j < N; j++) {
@@ -142,7 +142,7 @@ static void every_variant(void (*check)(bool is_forward, const char *variant)) {
                                                 .offsets = GPU(on_starts, TSR_I32, GROUPS + 1));
             size_t bytes;
             if (tsr_matmul_grouped_forward_prepare(ctx, &probe, &bytes) == TSR_UNSUPPORTED)
-                continue; // not on this card
+                continue; // not on this GPU
             check(pass == 0, info.name);
             num_runs++;
         }
@@ -154,7 +154,7 @@ static void check_nan(bool is_forward, const char *variant) {
     static const int32_t offsets[GROUPS + 1] = {7, 7, 7, 7, 144, 144, 144};
     run(is_forward, variant, offsets);
     compare(is_forward, 3, 7, 144, true);
-    // The same rows beside others of NaN, on both sides of them.
+    // The same rows between other groups' rows of NaN.
     static const int32_t shared[GROUPS + 1] = {0, 3, 5, 7, 144, 300, 330};
     run(is_forward, variant, shared);
     compare(is_forward, 3, 7, 144, false);
@@ -168,7 +168,7 @@ static void nan_of_other_groups(void **state) {
 
 static void check_bad(bool is_forward, const char *variant) {
     static const int32_t bad[][GROUPS + 1] = {
-        {INT32_MIN, -1, 0, 100, 200, 331, INT32_MAX}, // clamped, group 3 has rows 100 to 199
+        {INT32_MIN, -1, 0, 100, 200, 331, INT32_MAX}, // clamped: group 3 has rows 100 to 199
         {INT32_MAX, INT32_MAX, INT32_MAX, 100, 200, 5, 3},
         {300, 200, 100, 100, 200, 100, 50},
         {-7, 400, -7, 100, 200, INT32_MAX, INT32_MIN},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dynamic shared memory of one kernel in several contexts, on a driver of the test's own: a context that needs less does not
-// take away what another has asked for and counts on.
+// Dynamic shared memory of one kernel in several contexts, on a fake driver: a context that needs less does not lower
+// the limit that another has set and relies on.
 #include "kernel_pack_case.h"
 #include "library/op_list.h"
 #include "test_support.h"
@@ -24,7 +24,7 @@ static void launch(tsr_context *ctx, int shared_bytes) {
 static void a_context_does_not_lower_it_for_another(void **state) {
     (void)state;
     static const struct {
-        int context, kib, requests; // of the driver, where a context knows the kernel
+        int context, kib, requests; // requests: to the driver, if the context knows the kernel
     } launches[] = {{0, 100, 1}, {1, 60, 1},  {0, 100, 0}, {1, 90, 0},  {1, 100, 0},
                     {0, 20, 0},  {1, 200, 1}, {0, 150, 1}, {0, 200, 0}, {1, 150, 0}};
     tsr_context *contexts[2];

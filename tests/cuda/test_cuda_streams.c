@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams, graphs, workspace and memory of contexts on CUDA, on the driver of cuda_context_case.h.
+// Streams, graphs, workspace and memory of contexts on CUDA, with the driver of cuda_context_case.h.
 #include "cuda_context_case.h"
 
 static void streams_share_the_arena_in_order(void **state) {
@@ -9,7 +9,7 @@ static void streams_share_the_arena_in_order(void **state) {
     assert_int_equal(fake.num_waits, 0);
     assert_ok(tsr_context_set_stream(ctx, &some_stream));
     assert_ptr_equal(tsr_context_stream(ctx), &some_stream);
-    assert_ok(run_softmax(ctx)); // no workspace: nothing to wait for
+    assert_ok(run_softmax(ctx)); // without workspace there is nothing to wait for
     assert_int_equal(fake.num_waits, 0);
     assert_ok(run_norm(ctx));
     assert_int_equal(fake.num_records, 1);
@@ -47,17 +47,17 @@ static void capture_neither_compiles_nor_allocates(void **state) {
     assert_int_equal(fake.num_requests, requests);
     assert_ok(tsr_graph_end(ctx, &graph));
     assert_ok(tsr_graph_launch(ctx, graph));
-    // A larger call gets another arena; the one that the graph knows stays.
+    // A larger call gets a new arena. The arena that the graph uses stays.
     void *workspace;
     assert_ok(tsri_context_workspace(ctx, "test", NULL, 0, 10 * bytes, &workspace));
     assert_int_equal(fake.num_memory, 2);
     assert_ok(tsri_context_workspace(ctx, "test", NULL, 0, 20 * bytes, &workspace));
-    assert_int_equal(fake.num_memory, 2); // nobody knew the second
+    assert_int_equal(fake.num_memory, 2); // no graph used the second one
     tsr_graph_destroy(ctx, graph);
     tsr_context_destroy(ctx);
 }
 
-// Graphs work in the arena too: on another stream they wait for calls and for each other, and calls wait for them.
+// Graphs use the arena too: on another stream they wait for calls and for each other, and calls wait for them.
 static void graphs_share_the_arena_in_order(void **state) {
     (void)state;
     tsr_context *ctx = cuda_context();
@@ -65,7 +65,7 @@ static void graphs_share_the_arena_in_order(void **state) {
     size_t bytes;
     const tsr_layernorm_backward_args args = norm_args();
     assert_ok(tsr_context_set_stream(ctx, &some_stream));
-    for (int i = 0; i < 2; i++) { // the first knows no arena
+    for (int i = 0; i < 2; i++) { // the first graph uses no arena
         if (i == 1) assert_ok(tsr_layernorm_backward_prepare(ctx, &args, &bytes));
         const tsr_softmax_forward_args softmax = softmax_args();
         assert_ok(tsr_softmax_forward_prepare(ctx, &softmax, &bytes));
@@ -79,7 +79,7 @@ static void graphs_share_the_arena_in_order(void **state) {
         assert_ok(tsr_context_set_stream(ctx, &some_stream));
     }
     assert_ok(tsr_graph_launch(ctx, graphs[1]));
-    assert_int_equal(fake.num_waits, 0); // on the stream that prepared it
+    assert_int_equal(fake.num_waits, 0); // same stream as in its preparation
     assert_ok(tsr_context_set_stream(ctx, &other_stream));
     assert_ok(tsr_graph_launch(ctx, graphs[1]));
     assert_int_equal(fake.num_waits, 1);
@@ -89,7 +89,7 @@ static void graphs_share_the_arena_in_order(void **state) {
     assert_ok(run_norm(ctx));
     assert_int_equal(fake.num_waits, 2);
     assert_int_equal(fake.num_records, 2);
-    // A larger arena, which the graph does not know, takes nothing of that away.
+    // A new, larger arena, which the graph does not use, changes none of this.
     void *workspace;
     assert_ok(tsr_context_set_stream(ctx, &other_stream));
     assert_ok(tsr_graph_launch(ctx, graphs[1]));
@@ -104,7 +104,7 @@ static void graphs_share_the_arena_in_order(void **state) {
     tsr_context_destroy(ctx);
 }
 
-// In a capture a launch waits for nothing outside, and the arena stays with the stream that had it.
+// During a capture a launch waits for nothing outside it, and the arena stays with its previous stream.
 static void a_launch_in_a_capture_hands_nothing_over(void **state) {
     (void)state;
     tsr_context *ctx = cuda_context();
@@ -147,7 +147,7 @@ static void an_allocator_of_the_callers(void **state) {
     tsr_context_options options = ON_CUDA;
     options.allocator = (tsr_allocator){hook_alloc, hook_free, &live};
     assert_ok(tsr_context_create(&options, &ctx));
-    assert_int_equal(live, 0); // it is for the device alone
+    assert_int_equal(live, 0); // it serves only device memory
     assert_ok(run_norm(ctx));
     assert_int_equal(live, 1);
     assert_int_equal(fake.num_memory, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor maps: what reaches the driver, and what is refused before it.
+// Tensor maps: what the driver receives, and what is refused earlier.
 #include "cuda/cuda_tensor_map.h"
 #include "fake_driver.h"
 #include "test_support.h"
@@ -46,7 +46,7 @@ static void what_the_driver_gets(void **state) {
     fake.map_result = CU_OK;
 }
 
-// What a queue remembers: a map whose args are those of before, all of them, is not made again.
+// A queue caches maps: a map with the same args is not built again.
 static void maps_of_a_queue(void **state) {
     (void)state;
     static struct tsri_cuda_memo memo;
@@ -80,7 +80,7 @@ static void maps_of_a_queue(void **state) {
         assert_int_equal(fake.num_maps, 2 + i);
         assert_int_equal(map.words[0], 2 + i);
     }
-    // What fails, or may not be, is not remembered.
+    // A map that fails or is refused is not cached.
     args = good(), args.box[0] = 32;
     assert_status(tsri_cuda_queue_map("test", &queue, &args, &map), TSR_INTERNAL, "test",
                   "128 bytes", "no tensor map");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What fp32 by Hopper's tensor cores takes for granted, on a real GPU, where there is one: boxes that the copy engine rounds to
-// tf32, wgmma on them, how far its sums drift, and that planes of bf16 add up to the number. Small integers where sums must
-// be exact, and no two rows or columns alike.
+// What fp32 on Hopper's tensor cores assumes, on a real GPU: boxes that the copy engine rounds to tf32, wgmma on them,
+// the drift of its sums, and that planes of bf16 add up to the number. Small integers where sums must be exact, and no
+// equal rows or columns.
 #include <math.h>
 
 #include "cuda/device/tf32_layouts_params.h"
@@ -18,7 +18,7 @@ static struct buffers host;
 static tsr_context *ctx;
 static struct buffers *device;
 
-// m, n, k: the sizes that the maps have, beyond which there are zeros.
+// m, n, k: the sizes in the maps, beyond which there are zeros.
 struct tf32_case {
     int cols, step, first_k, repeats, m, n, k;
 };
@@ -34,7 +34,7 @@ static struct tensor_map map_of(float *data, int width, int lines) {
     return cuda_layouts_map(ctx, &args);
 }
 
-// host.a times host.b.
+// Multiplies host.a by host.b.
 static void run(const struct tf32_case *t) {
     const struct tsri_cuda_program program = {.source = "cuda/device/tf32_layouts.cu",
                                               .entry = "tf32_layouts",
@@ -86,12 +86,12 @@ static void products(void **state) {
     }
 }
 
-// Each number is the nearest of 11 bits, which is what tsr_matmul_math promises.
+// Each number becomes the nearest with 11 bits, as tsr_matmul_math promises.
 static void rounding(void **state) {
     const struct tf32_case t = {128, -1, 0, 1, 64, 256, 64};
     (void)state;
     memset(host.b, 0, sizeof host.b);
-    for (int i = 0; i < ROWS * LINE; i++) { // i % 8 eighths of a unit of 11 bits beyond one
+    for (int i = 0; i < ROWS * LINE; i++) { // 1 + i % 8 eighths of an 11-bit unit
         const float x = ldexpf((float)(1024 * 8 + i) / (1024 * 8), i % 100 - 50);
         host.a[i] = i % 3 == 0 ? -x : x;
     }
@@ -107,7 +107,7 @@ static void rounding(void **state) {
         }
 }
 
-// Sums of one sign, of numbers that 11 bits hold: at most k / 4 units of 2^-24 are lost. Says how many are.
+// Sums of one sign of 11-bit numbers lose at most k / 4 units of 2^-24. Prints how many they lose.
 static void drift(void **state) {
     (void)state;
     for (int repeats = 1; repeats <= 256; repeats *= 4) {
@@ -135,7 +135,7 @@ static void drift(void **state) {
     }
 }
 
-// Products with one: every bit of a is there again, of any exponent that bf16 holds all planes of.
+// Products with 1 return every bit of a, for every exponent with which bf16 holds all planes.
 static void planes_add_up(void **state) {
     enum { M = 70, K = 96 };
     static float a[M * K], one[K * K], c[M * K];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tuning rows of matmul on CUDA without a GPU: all choices that are told of can be asked for and are then taken, promises
-// keep the built-in one, and what no plan may do is ignored.
+// Tuning rows of matmul on CUDA without a GPU: every reported choice can be selected and is then used, promises keep
+// the built-in choice, and choices that no plan can have are ignored.
 #define _GNU_SOURCE
 #include <math.h>
 #include <unistd.h>
@@ -41,7 +41,7 @@ static struct tsri_plan plan_of(const struct matmul_problem *p, const struct tsr
     return plan;
 }
 
-// Under a file of one row: dtype and sizes, then choice.
+// Plans with a tuning file that has one row: device, dtype, sizes, choice.
 static struct tsri_plan plan_with(const struct matmul_problem *p, const char *device,
                                   const char *sizes, const char *choice, uint32_t flags) {
     struct tsri_tuning tuning;
@@ -71,7 +71,7 @@ static void assert_same(const struct tsri_plan *a, const struct tsri_plan *b) {
 static const struct {
     tsr_dtype dtype;
     int64_t m, n, k;
-    int choices; // at least
+    int choices; // minimum number of choices
 } shapes[] = {{TSR_BF16, 4096, 4096, 4096, 40},
               {TSR_F16, 16, 4096, 4096, 40},
               {TSR_BF16, 1, 4096, 4096, 40},
@@ -80,7 +80,7 @@ static const struct {
               {TSR_E4M3, 512, 512, 512, 2},
               {TSR_BF16, 1, 8, 8, 2}};
 
-// What is told of is what plans do; its least is the built-in choice of its variant.
+// Plans use every reported choice, and the one with the least time is the built-in choice of its variant.
 static void every_choice_is_taken(void **state) {
     (void)state;
     for (int s = 0; s < COUNT(shapes); s++) {
@@ -116,7 +116,7 @@ static void every_choice_is_taken(void **state) {
     }
 }
 
-// Clusters are told apart by the third number, and what has none of them is taken by the account.
+// The third number selects the cluster. Without it the cost model chooses.
 static void clusters(void **state) {
     (void)state;
     const struct matmul_problem p = problem(TSR_BF16, 4096, 4096, 4096);
@@ -145,12 +145,12 @@ static void promises_and_what_cannot_be(void **state) {
                                               "cuda-wgmma 128x128x1", "cuda-fma"};
         for (int c = 0; c < COUNT(choices); c++) {
             const struct tsri_plan plan = plan_with(&p, "sm_90/132", "*", choices[c], flags[i]);
-            assert_same(&plan, &plain); // splits of its own variant too
+            assert_same(&plan, &plain); // also splits of its own variant
             assert_string_not_equal(plan_with(&p, "sm_90/132", "*", choices[c], 0).variant->name,
                                     c == 1 ? "cuda-mma" : "cuda-split");
         }
     }
-    // Blocks that there are not leave the variant its own.
+    // Blocks that do not exist leave the variant's own choice.
     const struct tsri_plan mma = plan_with(&p, "sm_90/132", "*", "cuda-mma", 0);
     static const char *const absent[] = {"cuda-mma 48x48x1", "cuda-mma 32x128x7",
                                          "cuda-mma 4096x4096x4096", "cuda-mma 0x0"};
@@ -164,7 +164,7 @@ static void promises_and_what_cannot_be(void **state) {
     int num_tiles;
     assert_true(matmul_cuda_tiles(MATMUL_WGMMA, &num_tiles)[wgmma.block_k].cluster <= 1);
     assert_same(&clustered, &wgmma);
-    // Another card, another size, a variant of the CPU, words that are no blocks.
+    // Rows for another GPU, another size or a CPU variant, and words that are no blocks, are ignored.
     static const char *const rows[][3] = {{"sm_90/114", "*", "cuda-mma"},
                                           {"sm_80/132", "*", "cuda-mma"},
                                           {"sm_90/132", "32x4096x4096x1", "cuda-mma"},
@@ -219,11 +219,11 @@ static void a_context_tells(void **state) {
     assert_true(count > 10);
     assert_non_null(tsr_context_tuning_choice(ctx, count - 1, NULL));
     assert_null(tsr_context_tuning_choice(ctx, -1, NULL));
-    assert_string_equal(tsr_context_tuning_key(ctx), key); // asking again
+    assert_string_equal(tsr_context_tuning_key(ctx), key); // a second request
     args.flags = TSR_DETERMINISTIC;
     assert_ok(tsr_matmul_forward_prepare(ctx, &args, &bytes));
-    assert_null(tsr_context_tuning_choice(ctx, 0, &ns)); // no row is obeyed
-    // What cannot be tuned has no key.
+    assert_null(tsr_context_tuning_choice(ctx, 0, &ns)); // no row is used
+    // Operations without tuning have no key.
     assert_ok(
         tsr_cast_prepare(ctx, &TSR_CAST_ARGS(.x = matrix(a, M, K), .y = matrix(b, M, K)), &bytes));
     assert_string_equal(tsr_context_tuning_key(ctx), "");

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kernels for Hopper take for granted, on a real GPU, where there is one: the copy engine's boxes and barriers, its
-// permuted tiles, wgmma on lines along k and along m and n, 16 to 256 columns, and the way back of its results. Small
-// integers, so that every sum is exact, and no two rows or columns alike.
+// What kernels for Hopper assume, on a real GPU: the copy engine's boxes and barriers, its permuted tiles, wgmma on
+// lines along k and along m and n, with 16 to 256 columns, and the copies of its results. Small integers, so that every
+// sum is exact, and no equal rows or columns.
 #include "core/core_dtype.h"
 #include "cuda/device/wgmma_layouts_params.h"
 #include "cuda_layouts_case.h"
 
-// Operands of up to LINES lines of LINE elements; out of OUT_ROWS x OUT_COLS, which is less than what is stored.
+// Operands have up to LINES lines of LINE elements. The output has OUT_ROWS x OUT_COLS, less than is stored.
 enum {
     ROWS = 64,
     MOST_COLS = 256,
@@ -14,7 +14,7 @@ enum {
     LINES = 256,
     LINE = 256,
     OUT_ROWS = 57,
-    OUT_COLS = 104, // whole pieces of 16 bytes: a store fills up its last one
+    OUT_COLS = 104, // whole 16-byte pieces: a store fills its last one
     OUT_LINE = 136,
     TILE = 64 * 128
 };
@@ -28,7 +28,7 @@ static struct buffers host;
 static tsr_context *ctx;
 static struct buffers *device;
 
-// sizes: those that the map has, beyond which there are zeros.
+// m, n, k: the sizes in the map, beyond which there are zeros.
 struct layout_case {
     tsr_dtype dtype;
     int cols, a_is_mn, b_is_mn, step, first_k, m, n, k;
@@ -61,7 +61,7 @@ static void check(const struct layout_case *t) {
                          tsr_dtype_name(t->dtype), t->cols, t->a_is_mn ? "along m" : "along k",
                          t->b_is_mn ? "along n" : "along k", t->step, i, j,
                          (double)host.fragments[i * t->cols + j], product(t, i, j));
-    for (int i = 0; i < ROWS && t->cols >= 128; i++) // of fewer columns none are stored
+    for (int i = 0; i < ROWS && t->cols >= 128; i++) // with fewer columns none are stored
         for (int j = 0; j < OUT_LINE; j++) {
             bool is_inside = i < OUT_ROWS && j >= 64 && j < OUT_COLS;
             uint16_t expected = is_inside ? store(t->dtype, product(t, i, j - 64)) : 0xffff;

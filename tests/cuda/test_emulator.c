@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The emulated device itself: its numbers are the library's, and it finds what kernels do wrong, and says where.
+// Tests the emulated device itself: its constants equal the library's, and it finds and reports what kernels do wrong.
 #define _GNU_SOURCE
 #include "test_support.h"
 
@@ -28,7 +28,7 @@ static const char source[] =
     "    float4 y = tile[threadIdx.x];\n"
     "    ((float4 *)x)[threadIdx.x] = make_float4(2 * y.x, 2 * y.y, 2 * y.z, 2 * y.w);\n"
     "}\n"
-    "KERNEL turns(float *x, int unused) {\n" // blocks one after the other, the last one first
+    "KERNEL turns(float *x, int unused) {\n" // blocks in turn, the last one first
     "    int turn, mine = gridDim.x - 1 - blockIdx.x;\n"
     "    if (threadIdx.x > 0) return;\n"
     "    do asm volatile(\"ld.acquire.gpu.global.s32 %0, [%1];\" : \"=r\"(turn) : \"l\"(x) : "
@@ -55,7 +55,7 @@ static const char source[] =
     "    asm volatile(\"mbarrier.arrive.shared::cta.b64 _, [%0];\" ::\"r\"(address(&barrier)) : "
     "\"memory\");\n"
     "}\n"
-    "KERNEL unfenced(float *x, int is_fenced) {\n" // the second product, without or with a fence
+    "KERNEL unfenced(float *x, int is_fenced) {\n" // the second product has a fence or not
     "    __shared__ float4 tile[8];\n"
     "    float c[4] = {0, 0, 0, 0};\n"
     "    if (threadIdx.x < 8) tile[threadIdx.x] = make_float4(1, 1, 1, 1);\n"
@@ -96,7 +96,7 @@ static const char source[] =
 static const struct tsri_cuda_driver *driver;
 static cu_library library;
 static cu_context context;
-static cu_map_type map_type = CU_MAP_F32; // of the map by which a kernel sees its memory
+static cu_map_type map_type = CU_MAP_F32; // the kernel's memory has this map
 
 static nvrtc_result compile(const char *text, char *log, size_t log_bytes) {
     static const char *const options[] = {"--gpu-architecture=sm_90a"};
@@ -134,7 +134,7 @@ static int setup(void **state) {
     return 0;
 }
 
-// What the kernel leaves in memory that held 0, 1, 2 and so on; the result and what the device says of it.
+// Runs a kernel on memory that holds 0, 1, 2 and so on. Returns the device's sentence; x receives the memory.
 static const char *launch(const char *name, int blocks, int number, float x[64]) {
     static const char fine[] = "";
     cu_kernel kernel;
@@ -214,7 +214,7 @@ static void mistakes_are_found(void **state) {
     expect("leaves", 0, "a block ends with a copy on its way");
 }
 
-// Nothing of it comes to the next launch, neither copies nor blocks.
+// A failed launch leaves no copies or blocks for the next one.
 static void a_failed_launch_ends(void **state) {
     (void)state;
     float x[64];
@@ -281,7 +281,7 @@ static void temporary_files_are_where_they_should_be(void **state) {
     assert_int_equal(mkdir(path, 0700), 0);
     setenv("TMPDIR", path, 1);
     assert_int_equal(nvrtc->create_program(&program, "", "a.cu", 0, NULL, NULL), NVRTC_OK);
-    assert_int_equal(rmdir(path), -1); // the program's folder is inside
+    assert_int_equal(rmdir(path), -1); // the program's folder is in it
     assert_int_equal(nvrtc->destroy_program(&program), NVRTC_OK);
     assert_int_equal(rmdir(path), 0);
     assert_int_not_equal(nvrtc->create_program(&program, "", "a.cu", 0, NULL, NULL), NVRTC_OK);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each architecture with what its cards have, without GPU and compiler: whether every call of every shape has a kernel, whether
-// that kernel is one of the architecture's, and whether a block asks for no more shared memory than it may have. Tensors lie at
-// addresses that nobody reads, for the driver is the test's own.
+// Every architecture with its GPUs' limits, without a GPU or a compiler: every call of every shape has a kernel, the
+// kernel belongs to the architecture, and a block requests no more shared memory than allowed. Nobody reads the
+// tensors' addresses, because the driver is the test's own.
 #include "kernel_calls_case.h"
 #include "library/op_list.h"
 
-// Shared memory that a block may have: the CUDA programming guide, technical specifications by compute capability.
+// Shared memory that a block may have, from the CUDA programming guide, technical specifications by compute capability.
 static const struct card {
     int arch, shared_kib;
 } cards[] = {{80, 163},  {86, 99},   {87, 163},  {89, 99},  {90, 227},
@@ -42,7 +42,7 @@ static void what_it_knows_of_an_architecture(void **state) {
     assert_int_equal(tsri_cuda_arch_shared_bytes(999), 99 << 10);
 }
 
-// What wgmma, its copies and its registers are for.
+// Only sm_90 lists kernels with wgmma, its copies and its registers.
 static void hoppers_kernels_are_its_own(void **state) {
     struct tsri_cuda_program program;
     (void)state;
@@ -59,7 +59,7 @@ static void hoppers_kernels_are_its_own(void **state) {
 
 // ---- Calls --------------------------------------------------------------------------------------
 
-// OK, or, of a variant that is asked for, that it does not serve this: never that a kernel is not in the pack.
+// Returns whether a variant serves the call. It may not serve it, but its kernel must be in the pack.
 static bool is_listed(tsr_status status) {
     if (status != TSR_OK) {
         if (status != TSR_UNSUPPORTED || strstr(tsr_last_error(), "TSR_LIBNVRTC") != NULL)
@@ -96,7 +96,7 @@ static void attention(tsr_context *ctx, tsr_dtype dtype, int64_t dim, int64_t di
     }
     const bool is_served = is_listed(tsr_attention_forward(ctx, &f));
     if (variant == NULL && !is_served) fail_msg("sm_%d: %s", fake.arch, tsr_last_error());
-    if (variant != NULL && strcmp(variant, "cuda-few") == 0) return; // forward's alone
+    if (variant != NULL && strcmp(variant, "cuda-few") == 0) return; // only forward
     const bool is_served_too = is_listed(tsr_attention_backward(ctx, &b));
     if (variant == NULL && !is_served_too) fail_msg("sm_%d: %s", fake.arch, tsr_last_error());
 }

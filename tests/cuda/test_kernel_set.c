@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The standard set of CUDA kernels, without GPU and compiler: how many it has, that ordinary calls need no other, and what a
-// rare one asks for. Tensors lie at addresses that nobody reads, for the driver is the test's own.
+// The standard set of CUDA kernels, without a GPU or a compiler: its size, that ordinary calls need no other kernels,
+// and what a rare call requests. Nobody reads the tensors' addresses, because the driver is the test's own.
 #include "kernel_calls_case.h"
 #include "library/op_list.h"
 
@@ -58,7 +58,7 @@ static void matmuls(tsr_context *ctx) {
             const int64_t m = sizes[s][0], n = sizes[s][1], k = sizes[s][2];
             for (int d = 0; d < COUNT(dtypes); d++)
                 assert_ok(matmul(ctx, dtypes[d], dtypes[d], dtypes[d], layout, m, n, k, false));
-            for (int i = 0; i < 6; i++) // fp8: a layer, and its gradients
+            for (int i = 0; i < 6; i++) // fp8: a layer and its gradients
                 assert_ok(matmul(ctx, i / 2 == 1 ? TSR_E5M2 : TSR_E4M3,
                                  i / 2 == 2 ? TSR_E5M2 : TSR_E4M3, TSR_BF16, layout, m, n, k,
                                  i % 2 == 1));
@@ -103,7 +103,7 @@ static void attentions(tsr_context *ctx) {
                 tsr_attention_forward_args args =
                     attention(dtypes[d], seqlens[s], 4, dims[i], dims[i]);
                 both_ways(ctx, &args);
-                if (dtypes[d] != TSR_BF16) continue; // what else there is
+                if (dtypes[d] != TSR_BF16) continue; // the other terms
                 args.softcap = 30;
                 both_ways(ctx, &args);
                 args.softcap = 0, args.dropout_p = 0.1;
@@ -124,7 +124,7 @@ static void decodes(tsr_context *ctx) {
         for (int d = 0; d < COUNT(dtypes); d++)
             for (int64_t heads_kv = 1; heads_kv <= HEADS; heads_kv *= 2) {
                 if (dims[i] == 256 && dtypes[d] != TSR_BF16) continue;
-                if (heads_kv == 1 && dtypes[d] == TSR_F16) continue; // more than 8 rows of a head
+                if (heads_kv == 1 && dtypes[d] == TSR_F16) continue; // more than 8 rows per head
                 decode(ctx, dtypes[d], HEADS, heads_kv, dims[i]);
             }
 }

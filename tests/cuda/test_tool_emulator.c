@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of rows and elements on the emulated device: each file of them runs, and what it gives out is the oracle's within
-// the bound. test_tool_emulator_products.c, _attention.c and _gradients.c have those of tensor cores.
+// Row and element-wise kernels on the emulated device: every file runs, and its results are within the bound of the
+// oracle's. test_tool_emulator_products.c, _attention.c and _gradients.c test tensor cores.
 #include "emulator_case.h"
 
 #define LOG "test_tool_emulator.log"
@@ -14,7 +14,7 @@ static const struct emulator_case cases[] = {
     {"softmax_backward", "cuda-sweeps", TSR_F32, "rows=3 cols=5001"},
     {"layernorm_forward", "cuda-rows", TSR_BF16, "rows=9 cols=256 +weight +bias +mean +rstd"},
     {"layernorm_forward", "cuda-rows", TSR_F32,
-     "rows=3 cols=1024 +weight +bias +residual +residual_out"}, // full
+     "rows=3 cols=1024 +weight +bias +residual +residual_out"}, // a full row
     {"rmsnorm_forward", "cuda-sweeps", TSR_BF16,
      "rows=3 cols=5000 +weight +residual +residual_out"},
     {"rmsnorm_forward", "cuda-clusters", TSR_F32, "rows=2 cols=40000 +weight"},

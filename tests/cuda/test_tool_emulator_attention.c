@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention on the emulated device, on the tensor cores of sm_90: each kernel file runs, and what it gives out is
-// the oracle's within the bound.
+// Attention on the emulated device with sm_90's tensor cores: every kernel file runs, and its results are within the
+// bound of the oracle's.
 #include "emulator_case.h"
 
 #define LOG "test_tool_emulator_attention.log"
@@ -9,7 +9,7 @@
 static const struct emulator_case cases[] = {
     {"attention_forward", "cuda-flash3", TSR_BF16,
      HEADS "seqlen_q=150 seqlen_k=200 head_dim=64 mask=causal +lse"},
-    {"attention_forward", "cuda-flash3", TSR_BF16, // later maxima far above earlier ones
+    {"attention_forward", "cuda-flash3", TSR_BF16, // later maxima are far above earlier ones
      HEADS "seqlen_q=100 seqlen_k=500 head_dim=128 +lse", FILL_LARGE},
     {"attention_forward", "cuda-small", TSR_BF16,
      HEADS "seqlen_q=70 seqlen_k=133 head_dim=40 mask=causal +lse"},
@@ -20,30 +20,30 @@ static const struct emulator_case cases[] = {
     {"attention_forward", "cuda-few", TSR_BF16, // runs of keys
      "batch_size=1 num_heads=3 num_kv_heads=1 seqlen_q=5 seqlen_k=1400 head_dim=64 mask=causal "
      "+lse +sinks"},
-    {"attention_forward", "cuda-few", TSR_BF16, // runs of which all but one have no key
+    {"attention_forward", "cuda-few", TSR_BF16, // all runs but one have no key
      "batch_size=1 num_heads=3 num_kv_heads=1 seqlen_q=5 seqlen_k=1400 head_dim=64 "
      "mask=causal-top-left +lse"},
     {"attention_forward", "cuda-few", TSR_BF16, // one run
      "batch_size=3 num_heads=14 num_kv_heads=2 seqlen_q=20 seqlen_k=200 head_dim=128 ragged=1 "
      "mask=causal +cu_seqlens_q +cu_seqlens_k +lse +sinks"},
     {"attention_forward", "cuda-few",
-     TSR_BF16, // NaN behind the keys, in each thread's two spans of columns
+     TSR_BF16, // NaN after the keys, in both column spans of each thread
      "batch_size=3 num_heads=4 num_kv_heads=1 seqlen_q=9 seqlen_k=300 head_dim=256 ragged=1 "
      "+seqused_k +lse",
      FILL_NAN},
-    {"attention_forward", "cuda-small", TSR_BF16, // many heads of few keys, four a block
+    {"attention_forward", "cuda-small", TSR_BF16, // many heads with few keys, four per block
      "batch_size=3 num_heads=5 seqlen_q=15 seqlen_k=40 head_dim=64 mask=causal +lse"},
     {"attention_forward", "cuda-small", TSR_BF16,
      "batch_size=3 num_heads=5 seqlen_q=50 seqlen_k=20 head_dim=128 +lse"},
     {"attention_forward", "cuda-flash3", TSR_BF16, // tiles on both sides of the diagonal
      HEADS "seqlen_q=100 seqlen_k=400 head_dim=64 +alibi_slopes +lse"},
     {"attention_forward", "cuda-flash3",
-     TSR_BF16, // slopes of 1/2 to 1/256, maxima that are beyond them
+     TSR_BF16, // slopes of 1/2 to 1/256, and maxima beyond them
      "batch_size=1 num_heads=8 seqlen_q=70 seqlen_k=400 head_dim=128 mask=causal +alibi_slopes "
      "+lse"},
     {"attention_forward", "cuda-flash3", TSR_BF16,
      HEADS "seqlen_q=70 seqlen_k=400 head_dim=128 mask=causal +alibi_slopes +lse", FILL_LARGE},
-    {"attention_forward", "cuda-flash3", TSR_BF16, // dropout of blocks that have several tasks
+    {"attention_forward", "cuda-flash3", TSR_BF16, // dropout in blocks with several tasks
      "batch_size=3 num_heads=3 num_kv_heads=1 seqlen_q=20 seqlen_k=200 head_dim=64 mask=causal "
      "dropout_p=0.4 seed=9 +lse"},
     {"attention_forward", "cuda-flash2", TSR_BF16,
@@ -54,10 +54,10 @@ static const struct emulator_case cases[] = {
     {"attention_forward", "cuda-naive", TSR_BF16, HEADS "seqlen_q=9 seqlen_k=20 head_dim=32"},
     {"attention_decode", "cuda-split", TSR_BF16,
      "batch_size=2 num_heads=8 num_kv_heads=2 seqlen_q=1 seqlen_k=300 head_dim=64"},
-    {"attention_decode", "cuda-split", TSR_BF16, // chunks merged by a kernel of its own
+    {"attention_decode", "cuda-split", TSR_BF16, // a separate kernel merges the chunks
      "batch_size=1 num_heads=3 num_kv_heads=1 seqlen_q=1 seqlen_k=1100 head_dim=64 +lse +sinks",
      .flags = TSR_BATCH_INVARIANT},
-    {"attention_decode", "cuda-split", TSR_BF16, // and by their last block
+    {"attention_decode", "cuda-split", TSR_BF16, // the last block merges them
      "batch_size=2 num_heads=6 num_kv_heads=2 seqlen_q=2 seqlen_k=700 head_dim=136 ragged=1 +k_new "
      "+v_new +lse +sinks"},
     {"attention_decode", "cuda-split", TSR_F32,

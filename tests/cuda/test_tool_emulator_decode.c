@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode's metadata where the host does not look, on the emulated device or, with TESSERA_TEST_DEVICE=cuda:0, on a card: bad
-// sequences are counted, the others come out as on the CPU, nothing goes out of bounds.
+// Decode's metadata that the host does not read, on the emulated device or, with TESSERA_TEST_DEVICE=cuda:0, on a GPU:
+// bad sequences are counted, the others have the CPU's results, and nothing is accessed out of bounds.
 #include "emulator_case.h"
 
 #include <math.h>
@@ -34,7 +34,7 @@ static void fill(struct world *w) {
     }
 }
 
-// One new token of each sequence, in a world that lies on the device of the context.
+// Decodes one new token per sequence. The world is in the context's device memory.
 static tsr_status decode(tsr_context *ctx, const char *variant, struct world *w, int positions,
                          bool is_packed) {
     tsr_attention_decode_args args =
@@ -75,15 +75,15 @@ static void decode_on_device(tsr_context *ctx, const char *variant, struct world
     assert_ok(tsr_memory_free(ctx, there));
 }
 
-// What is bent of which sequence, and how many of them are bad then.
+// Changed metadata, and which sequences are bad with it.
 struct bend {
-    int32_t length; // of sequence 1; -100: as it is
-    int32_t page;   // of the first place of sequence 2
-    int32_t unused; // of the last place of sequence 3, which nobody sees
-    int32_t offset; // of the end of the last sequence; 0: as it is, of a batch that is not packed
-    int positions;  // of the tables; the longest sequence has 2 + 5 + 1 keys
+    int32_t length; // of sequence 1; -100: unchanged
+    int32_t page;   // first table entry of sequence 2
+    int32_t unused; // last table entry of sequence 3, which is not read
+    int32_t offset; // end of the last sequence; 0: the batch is not packed
+    int positions;  // rows of the tables; the longest sequence has 2 + 5 + 1 keys
     int num_errors;
-    unsigned bad; // a bit of each
+    unsigned bad; // one bit per sequence
 };
 static const struct bend bends[] = {
     {-100, 8, 13, 0, POSITIONS, 0, 0},
@@ -92,7 +92,7 @@ static const struct bend bends[] = {
     {CAPACITY, 8, 13, 0, CAPACITY, 1, 1u << 1},
     {CAPACITY + 1, 8, 13, 0, CAPACITY, 1, 1u << 1},
     {INT32_MAX, BATCH *PAGES, 1 << 30, 0, CAPACITY, 2, 1u << 1 | 1u << 2},
-    {CAPACITY - 1, 8, 13, 0, CAPACITY, 0, 0}, // the last place
+    {CAPACITY - 1, 8, 13, 0, CAPACITY, 0, 0}, // the last position
     {CAPACITY - 1, 8, 13, 0, CAPACITY - 1, 1, 1u << 1},
     {-100, -1, 13, 0, POSITIONS, 1, 1u << 2},
     {-100, 8, 13, 0, 7, 1, 1u << 5},
@@ -115,7 +115,7 @@ static void bad_sequences_are_counted(void **state) {
             w.table[2][0] = bend->page, w.table[3][PAGES - 1] = bend->unused;
             if (bend->length != -100) w.lengths[1] = bend->length;
             if (bend->offset != 0) w.offsets[BATCH] = bend->offset;
-            good = w; // without what is bad
+            good = w; // without the bad metadata
             if (bend->bad & 1u << 1) good.lengths[1] = 3;
             if (bend->bad & 1u << 2) good.table[2][0] = 8;
             good.offsets[BATCH] = BATCH;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention's gradients on the emulated device, on the tensor cores of sm_90: each kernel file runs, and what it gives out is
-// the oracle's within the bound.
+// Attention's gradients on the emulated device with sm_90's tensor cores: every kernel file runs, and its results are
+// within the bound of the oracle's.
 #include "emulator_case.h"
 
 #define LOG "test_tool_emulator_gradients.log"
@@ -13,10 +13,10 @@ static const struct emulator_case cases[] = {
            "+dq +dk +dv"},
     {"attention_backward", "cuda-flash3", TSR_BF16,
      HEADS "seqlen_q=150 seqlen_k=150 head_dim=64 mask=causal +dq +dk +dv"},
-    {"attention_backward", "cuda-flash3", TSR_BF16, // dq is complete with the last of three tiles
+    {"attention_backward", "cuda-flash3", TSR_BF16, // the last of three tiles completes dq
      HEADS "seqlen_q=90 seqlen_k=300 head_dim=72 +dq +dk +dv"},
     {"attention_backward", "cuda-flash3",
-     TSR_BF16, // some queries see nothing: dq is another kernel's
+     TSR_BF16, // some queries see nothing: another kernel writes dq
      HEADS "seqlen_q=200 seqlen_k=140 head_dim=64 mask=causal +dq +dk +dv"},
     {"attention_backward", "cuda-flash3", TSR_BF16, // NaN between sequences
      "batch_size=3 num_heads=2 seqlen_q=90 seqlen_k=99 total_q=200 total_k=240 head_dim=128 "
@@ -29,12 +29,12 @@ static const struct emulator_case cases[] = {
      "batch_size=2 num_heads=2 seqlen_q=150 seqlen_k=150 head_dim=192 head_dim_v=128 mask=causal "
      "+dq +dk "
      "+dv"},
-    {"attention_backward", "cuda-flash3", TSR_BF16, // dbias of all queries together
+    {"attention_backward", "cuda-flash3", TSR_BF16, // dbias summed over all queries
      HEADS
      "seqlen_q=130 seqlen_k=136 head_dim=64 mask=causal bias_broadcast=6 +bias +dq +dk +dv +dbias"},
-    {"attention_backward", "cuda-flash3", TSR_BF16, // zeros for tiles that nobody sees
+    {"attention_backward", "cuda-flash3", TSR_BF16, // zeros for masked tiles
      HEADS "seqlen_q=130 seqlen_k=136 head_dim=64 mask=causal +bias +dq +dk +dv +dbias"},
-    {"attention_backward", "cuda-flash3", TSR_BF16, // dbias of all heads together
+    {"attention_backward", "cuda-flash3", TSR_BF16, // dbias summed over all heads
      HEADS "seqlen_q=40 seqlen_k=72 head_dim=64 bias_broadcast=4 +bias +dq +dk +dv +dbias"},
     {"attention_backward", "cuda-small", TSR_BF16,
      "batch_size=1 num_heads=1 seqlen_q=70 seqlen_k=133 head_dim=40 mask=causal +dq +dk +dv"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products on the emulated device, on the tensor cores of sm_90: each kernel file runs, and what it gives out is
-// the oracle's within the bound.
+// Products on the emulated device with sm_90's tensor cores: every kernel file runs, and its results are within the
+// bound of the oracle's.
 #include "emulator_case.h"
 
 #define LOG "test_tool_emulator_products.log"
@@ -12,7 +12,7 @@ static const struct emulator_case cases[] = {
     {"matmul_forward", "cuda-gemv", TSR_BF16, "m=1 n=300 k=512 transpose_b=1"},
     {"matmul_forward", "cuda-wgmma", TSR_BF16, "m=140 n=264 k=136 activation=silu +bias"},
     {"matmul_forward", "cuda-wgmma", TSR_BF16, "m=140 n=264 k=135"},
-    {"matmul_forward", "cuda-split", TSR_BF16, // bias and activation out of registers
+    {"matmul_forward", "cuda-split", TSR_BF16, // bias and activation from registers
      "m=40 n=136 k=72 transpose_b=1 activation=gelu +bias"},
     {"matmul_forward", "cuda-split", TSR_BF16, "m=16 n=128 k=1024 transpose_b=1"},
     {"matmul_forward", "cuda-split", TSR_BF16, "m=5 n=300 k=70400 transpose_b=1"}, // even tiles
@@ -20,7 +20,7 @@ static const struct emulator_case cases[] = {
      "m=180 n=128 k=704 transpose_b=1 +bias", .tile = "cuda-split 96x128x120"},
     {"matmul_forward", NULL, TSR_BF16, // blocks that share a
      "m=90 n=248 k=704 transpose_b=1 activation=gelu", .tile = "cuda-split 48x128x210"},
-    {"matmul_forward", NULL, TSR_BF16, // and b along n
+    {"matmul_forward", NULL, TSR_BF16, // blocks that share a; b along n
      "m=110 n=120 k=400 +residual", .tile = "cuda-split 64x64x210"},
     {"matmul_forward", "cuda-fp8", TSR_BF16, "m=130 n=136 k=272 fp8=e4m3 +a_scale +b_scale"},
     {"matmul_forward", "cuda-tf32", TSR_F32, "m=140 n=264 k=132 math=tf32 transpose_a=1 +bias"},

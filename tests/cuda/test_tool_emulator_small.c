@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The emulated device as a card of compute capability 8.6, whose blocks have 99 KiB of shared memory: attention by the tiles that
-// are smaller there. test_kernel_archs.c has which calls have a kernel at all.
+// The emulated device as a GPU of compute capability 8.6, whose blocks have 99 KiB of shared memory: attention's
+// smaller tiles. test_kernel_archs.c tests which calls have a kernel at all.
 #include "emulator_case.h"
 
 #define HEADS "batch_size=1 num_heads=2 num_kv_heads=1 "
@@ -17,7 +17,7 @@ static const struct emulator_case cases[] = {
      HEADS "seqlen_q=40 seqlen_k=50 head_dim=256 mask=causal +dq +dk +dv"},
     {"attention_backward", "cuda-flash1", TSR_F32, // 32 rows
      HEADS "seqlen_q=40 seqlen_k=50 head_dim=128 +dq +dk +dv"},
-    {"attention_backward", "cuda-flash2", TSR_BF16, // narrow, as are the next two
+    {"attention_backward", "cuda-flash2", TSR_BF16, // narrow, like the next two
      HEADS "seqlen_q=70 seqlen_k=90 head_dim=256 mask=causal +dq +dk +dv"},
     {"attention_backward", "cuda-flash2", TSR_F16,
      HEADS "seqlen_q=70 seqlen_k=90 head_dim=128 dropout_p=0.2 +alibi_slopes +dq +dk +dv"},
