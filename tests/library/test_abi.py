@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/abi: the library is what tests/abi says, and every kind of change is told. The library is $TESSERA_LIBRARY."""
+"""scripts/abi: the library matches tests/abi, and every kind of change is reported. The library is $TESSERA_LIBRARY."""
 import os
 import pathlib
 import re
@@ -26,7 +26,7 @@ def test_the_abi_is_what_is_written_down():
 
 @pytest.fixture
 def tree(tmp_path):
-    """A copy with what the script reads."""
+    """A copy of the files that the script reads."""
     for name in ("include", "tests/abi", "scripts/abi"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tmp_path / name)

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory and threads that are refused, for every request that there is: of a caller's allocator and of
-// the operating system.
+// Refused memory and threads: every request to a caller's allocator and to the operating system is refused in turn.
 #include <pthread.h>
 
 #include "core/core_system.h"
@@ -10,7 +9,7 @@ enum { ROWS = 160, COLS = 1024, MANY_THREADS = 5 };
 
 static struct softmax_job job;
 
-// Workers are kept: only a team larger than any before it needs new ones.
+// The library keeps its workers: only a team larger than all before creates new ones.
 static int larger_team(void) {
     static int num_threads = MANY_THREADS;
     return ++num_threads;
@@ -36,7 +35,7 @@ static void check_run(tsr_context *ctx) {
 // ---- Allocators -------------------------------------------------------------------------------
 
 struct counted {
-    int num_requests, fail_at; // the first one is 1
+    int num_requests, fail_at; // fail_at: the first is 1
     bool fails_from_there_on;
     int num_live, num_failed;
     size_t bytes_live;
@@ -56,7 +55,7 @@ static void *counted_alloc(void *user, size_t bytes, size_t alignment) {
     assert_true(bytes > 0 && alignment >= 64 && (alignment & (alignment - 1)) == 0);
     size_t room = (bytes + alignment - 1) / alignment * alignment + alignment;
     unsigned char *block = aligned_alloc(alignment, room);
-    memcpy(block, &bytes, sizeof bytes); // a header of a whole alignment
+    memcpy(block, &bytes, sizeof bytes); // header: one whole alignment
     memset(block + alignment, 0xff, bytes);
     counted->num_live++;
     counted->bytes_live += bytes;
@@ -90,7 +89,7 @@ static void allocator_hooks_balance(void **state) {
     size_t arena = tsr_context_arena_bytes(ctx);
     for (int i = 0; i < 10; i++) check_run(ctx); // the arena stays
     assert_int_equal(counted.num_requests, requests);
-    struct softmax_job wide; // a larger call grows it, whose rows fit any second-level cache
+    struct softmax_job wide; // a larger call grows the arena; its rows fit any L2 cache
     softmax_job_create(&wide, 2, 12000);
     assert_ok(softmax_job_run(ctx, &wide));
     assert_true(softmax_job_is_right(&wide));
@@ -102,7 +101,7 @@ static void allocator_hooks_balance(void **state) {
     assert_int_equal(counted.bytes_live, 0);
 }
 
-// Every request of the context's allocator is refused in turn, alone and with all that follow.
+// Every request to the context's allocator is refused in turn, alone and with all later requests.
 static void nth_allocation_fails(void **state) {
     (void)state;
     int num_failed = 0;
@@ -171,8 +170,8 @@ static int restore_system(void **state) {
     return 0;
 }
 
-// Every request of memory, for contexts, arenas and workers, is refused in turn. Each round asks
-// for one thread more than the last one, so that workers are missing.
+// Every request for memory, for contexts, arenas and workers, is refused in turn. Each round needs one more thread than
+// the last, so that a worker must be created.
 static void nth_system_allocation_fails(void **state) {
     (void)state;
     int num_failed = 0;
@@ -184,7 +183,7 @@ static void nth_system_allocation_fails(void **state) {
                 tsr_context_create(&TSR_CONTEXT_OPTIONS(.num_threads = larger_team()), &ctx);
             if (status == TSR_OK) {
                 status = softmax_job_run(ctx, &job);
-                // Workers that cannot be had are done without.
+                // Without a worker the call continues with fewer threads.
                 assert_true(status == TSR_OK ? softmax_job_is_right(&job)
                                              : softmax_job_is_untouched(&job));
             }
@@ -198,7 +197,7 @@ static void nth_system_allocation_fails(void **state) {
             num_failed += failed;
             if (failed == 0) break;
         }
-    assert_true(num_failed >= 6); // context, arena, worker; alone and from there on
+    assert_true(num_failed >= 6); // context, arena, worker; alone and with all later
 }
 
 static void thread_creation_fails(void **state) {
@@ -221,7 +220,7 @@ static void thread_creation_fails(void **state) {
     assert_true(num_failed >= 6);
 }
 
-// What the system gave and what came back, but for the workers, which stay.
+// All memory from the system is returned except the workers, which stay.
 static void system_allocations_balance(void **state) {
     (void)state;
     tsr_context *ctx = test_context(2);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Contexts: options and instruction sets. test_parallel has what runs on their threads, and
-// test_allocation their memory.
+// Contexts: options and instruction sets. test_parallel tests their threads, and test_allocation their memory.
 #define _GNU_SOURCE
 #include <fenv.h>
 #include <sched.h>
@@ -88,7 +87,7 @@ static void option_structs_of_other_versions(void **state) {
     assert_create_fails(&options, TSR_INVALID_ARGUMENT, "size");
 
     tsr_context *ctx;
-    options.parallel_for = (tsr_parallel_for)abort; // beyond the end of the older struct
+    options.parallel_for = (tsr_parallel_for)abort; // after the end of the older struct
     options.size = offsetof(tsr_context_options, parallel_for);
     assert_ok(tsr_context_create(&options, &ctx));
     assert_int_equal(tsr_context_num_threads(ctx), 3);
@@ -174,7 +173,7 @@ static void isa_from_the_environment(void **state) {
         setenv("TSR_ISA", garbage[i], 1);
         assert_create_fails(NULL, TSR_INVALID_ARGUMENT, "TSR_ISA", garbage[i], "scalar", "avx2",
                             "avx512");
-        // What the program asks for comes first.
+        // The program's option has priority.
         assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.isa = TSR_ISA_SCALAR), &ctx));
         assert_int_equal(tsr_context_isa(ctx), TSR_ISA_SCALAR);
         tsr_context_destroy(ctx);

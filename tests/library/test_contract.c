@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of a call, on softmax: its args struct, workspace, last error and enumeration.
-// test_contract_tensors has its tensors; test_tool_contract walks all operations in a general way.
+// The contract of a call, tested with softmax: its args struct, workspace, last error and enumeration.
+// test_contract_tensors tests its tensors; test_tool_contract tests all operations in a general way.
 #include <pthread.h>
 
 #include "softmax_contract.h"
@@ -11,7 +11,7 @@ static void valid_call(void **state) {
     struct fixture *f = *state;
     assert_ok(tsr_softmax_forward(f->ctx, &f->args));
     check_rows(f, f->y, STRIDE);
-    for (int r = 0; r < ROWS; r++) // nothing between the rows
+    for (int r = 0; r < ROWS; r++) // no writes between the rows
         assert_true(test_all_bytes_are(f->y + r * STRIDE + COLS, 0xff, 4 * (STRIDE - COLS)));
     assert_memory_equal(f->x, f->x_before, sizeof f->x);
 }
@@ -39,7 +39,7 @@ static void wrong_struct_sizes(void **state) {
     }
 }
 
-// A size that ends within a field would leave half an address of it.
+// A size that ends inside a field would keep only half of an address.
 static void struct_sizes_that_cut_fields(void **state) {
     struct fixture *f = *state;
     f->args.variant = "fused";
@@ -50,7 +50,7 @@ static void struct_sizes_that_cut_fields(void **state) {
     }
 }
 
-// What an older struct does not have is absent.
+// Fields that an older struct does not have are absent.
 static void older_structs(void **state) {
     struct fixture *f = *state;
     f->args.size = offsetof(tsr_softmax_forward_args, y);
@@ -61,7 +61,7 @@ static void older_structs(void **state) {
     assert_invalid(f, "x", "absent");
 }
 
-// A struct of a later version is served while the fields that this one does not know are zero.
+// A newer struct is accepted if all fields unknown to this version are zero.
 static void newer_structs(void **state) {
     struct fixture *f = *state;
     struct {
@@ -117,7 +117,7 @@ static void variants(void **state) {
     }
 }
 
-// Entries need not ask whether a context's device has a variant at all.
+// Every operation has variants for both kinds of devices, so entry functions need not check that.
 static void every_operation_serves_both_kinds_of_device(void **state) {
     (void)state;
     for (int op = 0; op < tsr_op_count(); op++) {
@@ -142,7 +142,7 @@ static void variant_that_cannot_serve(void **state) {
                                  .y = TSR_TENSOR(y, TSR_F64, 2, 3));
     assert_refused(f, &args, TSR_UNSUPPORTED, "variant", "fused");
     assert_true(test_all_bytes_are(y, 0xff, sizeof y));
-    args.variant = NULL; // the reference takes over
+    args.variant = NULL; // the reference serves it
     assert_ok(tsr_softmax_forward(f->ctx, &args));
     assert_true(fabs(y[0] + y[1] + y[2] - 1) < 1e-15);
 }
@@ -161,13 +161,13 @@ static void workspaces(void **state) {
         size_t need = 12345;
         assert_ok(tsr_softmax_forward_prepare(f->ctx, &f->args, &need));
 
-        // The arena's high-water mark is what prepare said.
+        // The arena's peak equals what prepare returned.
         tsr_context_reset_peak(f->ctx);
         assert_ok(tsr_softmax_forward(f->ctx, &f->args));
         assert_int_equal(tsr_context_peak_workspace_bytes(f->ctx), need);
         assert_true(tsr_context_arena_bytes(f->ctx) >= need);
 
-        // Exactly as much, poisoned and guarded: right, and not a byte beyond.
+        // A workspace of exactly this size, poisoned and guarded: the result is right, and nothing is written beyond.
         unsigned char *block = aligned_alloc(64, (need + 64 + 63) / 64 * 64);
         size_t arena_before = tsr_context_arena_bytes(f->ctx);
         memset(block, 0xff, need + 64);
@@ -197,7 +197,7 @@ static void workspaces(void **state) {
     }
 }
 
-// prepare does not look at the workspace that the args carry, and allocates nothing.
+// prepare ignores the args' workspace and allocates nothing.
 static void prepare_only_plans(void **state) {
     struct fixture *f = *state;
     tsr_context *fresh = test_context(2);
@@ -238,12 +238,12 @@ static void last_error_belongs_to_the_thread(void **state) {
     assert_string_equal(other.before, "");
     assert_non_null(strstr(other.after, "ctx is NULL"));
     assert_non_null(strstr(tsr_last_error(), "x.stride[1]"));
-    f->args.x.stride[1] = 1; // success leaves it as it is
+    f->args.x.stride[1] = 1; // success does not change it
     assert_ok(tsr_softmax_forward(f->ctx, &f->args));
     assert_non_null(strstr(tsr_last_error(), "x.stride[1]"));
 }
 
-// The sentence may be part of the next failing call's arguments.
+// The sentence may be an argument of the next failing call.
 static void last_error_as_an_argument(void **state) {
     struct fixture *f = *state;
     f->args.variant = "nonsense";
@@ -275,7 +275,7 @@ static void enumeration(void **state) {
             assert_true(info.name != NULL && *info.name != '\0' && *info.summary != '\0');
             bool is_reference = (info.flags & TSR_VARIANT_REFERENCE) != 0;
             assert_int_equal(is_reference, strcmp(info.name, "reference") == 0);
-            assert_int_equal(is_reference, v == num_variants - 1); // the oracle comes last
+            assert_int_equal(is_reference, v == num_variants - 1); // the oracle is last
             for (int w = 0; w < v; w++) {
                 assert_ok(tsr_variant_info_get(op, w, &other));
                 assert_string_not_equal(info.name, other.name);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of a call's tensors, on softmax: dtypes, ranks, shapes, strides, sizes and overlap, each
-// refused in words, with nothing written.
+// The contract of a call's tensors, tested with softmax: dtypes, ranks, shapes, strides, sizes and overlap. Each
+// violation is refused in words, and nothing is written.
 #include "softmax_contract.h"
 
 // ---- Tensors ----------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ static void misaligned_data(void **state) {
     f->args.x.dtype = f->args.y.dtype = TSR_BF16;
     f->args.x.data = (char *)f->x + 1;
     assert_invalid(f, "x.data", "multiple", "2");
-    f->args.x.data = (char *)f->x + 2; // the element size is enough
+    f->args.x.data = (char *)f->x + 2; // the element size is sufficient alignment
     f->args.y.data = (char *)f->y + 6;
     assert_ok(tsr_softmax_forward(f->ctx, &f->args));
     f->args.x = rows_of(f->x + 1, TSR_F32, STRIDE - 1);
@@ -156,7 +156,7 @@ static void sizes_beyond_memory(void **state) {
     }
 }
 
-// Even an empty tensor has dimensions that fit together.
+// The dimensions of an empty tensor must fit as well.
 static void empty_beyond_memory(void **state) {
     struct fixture *f = *state;
     f->args.x = TSR_TENSOR(NULL, TSR_F32, INT64_MAX, INT64_MAX, 0);
@@ -167,7 +167,7 @@ static void empty_beyond_memory(void **state) {
     assert_invalid(f, "x spans");
 }
 
-// Keys of stride 0 are as many as one likes: the matrix of their scores may have more bytes than a number counts.
+// Keys with stride 0 need no memory, so the matrix of scores may have more bytes than a size can hold.
 static void scores_beyond_memory(void **state) {
     struct fixture *f = *state;
     tsr_tensor q = TSR_TENSOR(f->x, TSR_F32, 1, INT64_C(1) << 24, 1, 1), out = q, lse;
@@ -212,7 +212,7 @@ static void empty_tensors(void **state) {
             f->args.x.data = f->x;
             f->args.y.data = f->y;
             assert_ok(tsr_softmax_forward(f->ctx, &f->args));
-            for (int d = 0; d < 3; d++) // strides of what is empty mean nothing
+            for (int d = 0; d < 3; d++) // strides of empty tensors are ignored
                 f->args.x.stride[d] = f->args.y.stride[d] = d == 2 ? 1 : INT64_C(1) << 40;
             assert_ok(tsr_softmax_forward(f->ctx, &f->args));
             for (int d = 0; d < 2; d++) f->args.x.stride[d] = f->args.y.stride[d] = INT64_MAX;
@@ -248,13 +248,13 @@ static void partial_overlap(void **state) {
         f->args.x = rows_of(f->x, TSR_F32, STRIDE);
         f->args.x.shape[0] = f->args.y.shape[0] = 1 + ROWS / 2; // stay within the buffer
         f->args.y.data = f->x + shifts[i];
-        if (shifts[i] >= 5 * STRIDE) { // the last row alone
+        if (shifts[i] >= 5 * STRIDE) { // the last row only
             f->args.x.shape[0] = f->args.y.shape[0] = 1;
             f->args.x.data = f->x + 5 * STRIDE;
             if (shifts[i] == 5 * STRIDE) f->args.y.data = f->x + 5 * STRIDE - 1;
         }
         assert_invalid(f, "y", "overlaps", "x");
-        void *other = f->args.x.data; // and the other way round
+        void *other = f->args.x.data; // then x and y exchanged
         f->args.x.data = f->args.y.data;
         f->args.y.data = other;
         assert_invalid(f, "y", "overlaps", "x");
@@ -262,12 +262,12 @@ static void partial_overlap(void **state) {
     f->args.x = rows_of(f->x, TSR_F32, STRIDE); // the same address, other strides
     f->args.y = rows_of(f->x, TSR_F32, COLS);
     assert_invalid(f, "y", "overlaps", "x");
-    f->args.y = f->args.x; // one row read by all, written by the last
+    f->args.y = f->args.x; // all rows read one row, and the last writes it
     f->args.x.stride[0] = 0;
     assert_invalid(f, "y", "overlaps", "x");
 }
 
-// x and y as columns of one buffer, and one after the other without a gap.
+// x and y as columns of one buffer, and directly after each other.
 static void neighbours_do_not_overlap(void **state) {
     struct fixture *f = *state;
     static const int shifts[] = {COLS, COLS + 1, STRIDE - COLS};

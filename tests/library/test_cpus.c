@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CPUs and memory that control groups leave: every group from the process's own up to the root has a say, in both
-// versions of the file system. And the instruction sets that processor and system have together.
+// The CPUs and the memory that control groups allow: all groups from the process's own up to the root limit them, in
+// both versions of the file system. Also the instruction sets that both the processor and the system support.
 #include "test_support.h"
 
 #include <sys/stat.h>
@@ -10,7 +10,7 @@
 #include "cpu/cpu_limits.h"
 
 static char root[64];
-static char made[32][160]; // in the order of making
+static char made[32][160]; // in order of creation
 static int num_made;
 
 static void make(const char *name, const char *text) {
@@ -57,11 +57,11 @@ static void version_2(void **state) {
     make("a/b/cpu.max", "max 100000\n");
     assert_int_equal(cpus("0::/a/b\n"), 0);
     make("a/cpu.max", "250000 100000\n");
-    assert_int_equal(cpus("0::/a/b\n"), 3); // two and a half, rounded up
+    assert_int_equal(cpus("0::/a/b\n"), 3); // 2.5, rounded up
     make("cpu.max", "400000 100000\n");
     assert_int_equal(cpus("0::/a/b\n"), 3);
     assert_int_equal(cpus("0::/\n"), 4);
-    assert_int_equal(cpus("0::/elsewhere/on/the/host\n"), 4); // only the root is in sight
+    assert_int_equal(cpus("0::/elsewhere/on/the/host\n"), 4); // only the root is visible
     assert_int_equal(cpus("nonsense\n\n0::\n"), 4);
     assert_int_equal(tsri_cgroup_cpus("/nonexistent", root), 4);
     clear();
@@ -85,7 +85,7 @@ static void version_1(void **state) {
     make("cpu,cpuacct/a/cpu.cfs_period_us", "100000\n");
     assert_int_equal(cpus(groups), 1);
     clear();
-    make("cpu", NULL); // the other name of the mount
+    make("cpu", NULL); // another name of the mount
     make("cpu/cpu.cfs_quota_us", "300000\n");
     make("cpu/cpu.cfs_period_us", "100000\n");
     assert_int_equal(cpus(groups), 3);
@@ -110,15 +110,15 @@ static void memory_of_version_2(void **state) {
     make("a/b/memory.current", "4096\n");
     assert_int_equal(memory("0::/a/b\n"), -1);
     make("a/memory.max", "1000000\n");
-    assert_int_equal(memory("0::/a/b\n"), -1); // of how much is used nothing is said
+    assert_int_equal(memory("0::/a/b\n"), -1); // the usage is unknown
     make("a/memory.current", "400000\n");
     assert_int_equal(memory("0::/a/b\n"), 600000);
     make("a/memory.stat", "anon 250000\nfile 150000\ninactive_file 50000\nactive_file 25000\n");
-    assert_int_equal(memory("0::/a/b\n"), 675000); // pages of files can be dropped
+    assert_int_equal(memory("0::/a/b\n"), 675000); // file pages can be dropped
     make("memory.max", "70000\n");
     make("memory.current", "60000\n");
-    assert_int_equal(memory("0::/a/b\n"), 10000);                   // the least of the chain
-    assert_int_equal(memory("0::/elsewhere/on/the/host\n"), 10000); // only the root is in sight
+    assert_int_equal(memory("0::/a/b\n"), 10000);                   // the minimum of the chain
+    assert_int_equal(memory("0::/elsewhere/on/the/host\n"), 10000); // only the root is visible
     assert_int_equal(memory("3:cpu:/a\n0::/a/b\n"), 10000);
     assert_int_equal(tsri_cgroup_memory("/nonexistent", root), 10000);
     clear();
@@ -156,12 +156,12 @@ static void the_host_has_memory(void **state) {
     assert_true(bytes > 0);
     assert_true(tsr_memory_available(NULL) > 0);
     int64_t groups = tsri_cgroup_memory("/proc/self/cgroup", "/sys/fs/cgroup");
-    if (groups >= 0) assert_true(bytes < groups + (1 << 28)); // others use the same
+    if (groups >= 0) assert_true(bytes < groups + (1 << 28)); // other processes use it too
 }
 
 // ---- Instruction sets -------------------------------------------------------------------------
 
-// A processor may have an instruction set whose registers the system does not save, or a virtual machine not let through.
+// A processor may support an instruction set whose registers the system does not save, or that a virtual machine hides.
 static void instruction_sets_that_the_system_saves(void **state) {
     (void)state;
     const unsigned leaf1 = 1u << 27 | 1u << 28 | 1u << 12 | 1u << 29, avx2 = 1u << 5,
@@ -186,7 +186,7 @@ static void instruction_sets_that_the_system_saves(void **state) {
         assert_int_equal(units.has_dot, saved[i].has_dot);
         assert_int_equal(units.has_tiles, saved[i].has_tiles);
     }
-    for (int bit = 0; bit < 32; bit++) { // every flag that is asked for counts
+    for (int bit = 0; bit < 32; bit++) { // each required flag matters
         struct tsri_cpuid id = all;
         id.leaf1_c &= ~(1u << bit);
         assert_int_equal(tsri_isa_of(&id), leaf1 >> bit & 1 ? TSR_ISA_SCALAR : TSR_ISA_AVX512);

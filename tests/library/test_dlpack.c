@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// DLPack: the layout of its structs, everything that producers may leave out, everything that
-// is refused.
+// DLPack: the layout of its structs, everything that producers may omit, and everything that is refused.
 #include <tessera/dlpack.h>
 
 #include "core/core_dlpack.h"
 #include "test_support.h"
 
-// Of DLPack's header, versions 1.0 to 1.3, where pointers have 8 bytes.
+// From DLPack's header, versions 1.0 to 1.3, with pointers of 8 bytes.
 #if UINTPTR_MAX == UINT64_MAX
 _Static_assert(sizeof(struct dlpack_tensor) == 48, "DLTensor");
 _Static_assert(offsetof(struct dlpack_tensor, device_type) == 8, "device");
@@ -185,7 +184,7 @@ static void refuses(void **state) {
     assert_ok(tsr_tensor_from_dlpack(&m, TSR_DLPACK_INPUT, TSR_DTYPE_NONE, &t));
     assert_int_equal(tsr_dlpack_is_read_only(NULL), 1);
     assert_int_equal(tsr_dlpack_is_read_only(&m), 1);
-    m.flags = 2; // a copy that its consumer owns
+    m.flags = 2; // a copy that the consumer owns
     assert_ok(tsr_tensor_from_dlpack(&m, TSR_DLPACK_OUTPUT, TSR_DTYPE_NONE, &t));
     assert_int_equal(tsr_dlpack_is_read_only(&m), 0);
     m.major = 2;
@@ -210,7 +209,7 @@ static void releases(void **state) {
     (void)state;
     struct DLManagedTensorVersioned m = good();
     struct DLManagedTensor legacy = {m.tensor, &num_deleted, NULL};
-    m.major = 9; // whatever the version
+    m.major = 9; // for any version
     m.manager_ctx = &num_deleted;
     tsr_dlpack_release(&m);
     tsr_dlpack_release(NULL);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DLPack against a real producer: what NumPy exports, versioned and legacy, read through the library.
+"""DLPack with a real producer: versioned and legacy exports of NumPy, read through the library.
 $TESSERA_LIBRARY is libtessera.so."""
 import ctypes
 import os

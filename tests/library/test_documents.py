@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Man pages and shell completions: they say what --help says, of every command and operation. The binary is $TESSERA."""
+"""Man pages and shell completions describe every command and operation exactly as --help does. The binary is $TESSERA."""
 import os
 import re
 import shlex
@@ -19,7 +19,7 @@ def run(*arguments, code=0):
 
 
 def options_of(*command):
-    """{"--eps"} of a command's --help, but for --help itself."""
+    """The options in a command's --help, such as {"--eps"}, without --help itself."""
     return set(re.findall(r"^  (?:-\w, |    )(--[\w-]+)", run(*command, "--help"), re.M)) - {"--help"}
 
 
@@ -30,7 +30,7 @@ OPERATIONS = ["softmax", "matmul", "attention", "cross-entropy"]
 # ---- Man pages ---------------------------------------------------------------------------------
 
 def page_options(page):
-    """{None or operand: {"--eps"}}"""
+    """The options of each operand or of the command itself: {None or operand: {"--eps"}}"""
     sections, current = {None: set()}, None
     for line in page.replace("\\-", "-").splitlines():
         if line.startswith(".SS "):
@@ -80,7 +80,7 @@ def test_manual_and_completion_usage():
 
 @pytest.fixture(scope="module")
 def complete(tmp_path_factory):
-    """What bash offers for a line; the last word is the one under the cursor."""
+    """What bash completes for a line. The last word is the one under the cursor."""
     if not shutil.which("bash"):
         pytest.skip("no bash")
     script = tmp_path_factory.mktemp("bash") / "tessera"
@@ -121,7 +121,7 @@ def test_bash_values(complete, tmp_path):
 
 @pytest.mark.skipif(not shutil.which("zsh"), reason="no zsh")
 def test_zsh_tables(tmp_path):
-    """The script is a definition where it is sourced; its tables hold what --help has."""
+    """Sourcing the script only defines functions, and its tables match --help."""
     (tmp_path / "_tessera").write_text(run("completion", "zsh"))
     ask = ("compdef() { :; }; . ./_tessera; ask() { local -a commands operands options; local command=apply "
            "operand=attention; _tessera_commands; _tessera_operands; _tessera_options; print -l $commands; "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/figures: README and docs/figures.md show what the data say, and a figure that was changed in one of them is told."""
+"""scripts/figures: README and docs/figures.md match the data, and a figure that was changed in one of them is reported."""
 import pathlib
 import shutil
 import subprocess

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a call's tasks run on: a caller's parallel_for, calls within calls, threads without work, and the
-// floating-point environment, whichever thread it is. test_team has the library's own threads.
+// What runs a call's tasks: a caller's parallel_for, calls within calls, threads without work, and the floating-point
+// environment on every thread. test_team tests the library's own threads.
 #define _GNU_SOURCE
 #include <fenv.h>
 #include <pthread.h>
@@ -15,7 +15,7 @@ enum { ROWS = 160, COLS = 1024, MANY_THREADS = 5 };
 
 static struct softmax_job job;
 
-// Workers are kept: only a team larger than any before it needs new ones.
+// The library keeps its workers: only a team larger than all before creates new ones.
 static int larger_team(void) {
     static int num_threads = MANY_THREADS;
     return ++num_threads;
@@ -103,8 +103,7 @@ static void parallel_for_hooks(void **state) {
     }
     tsri_system = before;
 }
-// A caller's threads whose tasks call the library themselves, each on a context of its own, while the
-// call that they work for is running.
+// A caller's loop whose tasks call the library themselves, each with its own context, while the outer call is running.
 struct nested {
     struct hook hook;
     int depth;
@@ -148,8 +147,8 @@ static void calls_within_parallel_for(void **state) {
     assert_int_equal(atomic_load(&nested.num_wrong), 0);
 }
 
-// Whatever the numbers of tasks and threads: each task once, by a thread whose index is its own for so long. Lists of many
-// threads are 64 at most.
+// For any numbers of tasks and threads each task runs once, and no two running tasks have the same thread index. More
+// than 64 threads share 64 lists.
 enum { MOST_TASKS = 700 };
 
 struct tally {
@@ -190,7 +189,7 @@ static void each_task_once(void **state) {
     }
 }
 
-// What waking a worker would cost more than runs on the calling thread, whichever variant serves it.
+// A product that takes less time than waking a worker runs on the calling thread, with every variant.
 static void small_products_stay_on_their_thread(void **state) {
     (void)state;
     enum { MOST = 256 };
@@ -203,7 +202,7 @@ static void small_products_stay_on_their_thread(void **state) {
                                                       .parallel_for = run_in_turn,
                                                       .parallel_for_user = &hook),
                                  &ctx));
-    bool is_fast = tsr_context_isa(ctx) != TSR_ISA_SCALAR; // which takes longer
+    bool is_fast = tsr_context_isa(ctx) != TSR_ISA_SCALAR; // scalar code takes longer
     for (int i = 0; i <= COUNT(sizes); i++) {
         bool is_small = i < COUNT(sizes);
         int64_t m = is_small ? sizes[i][0] : MOST, n = is_small ? sizes[i][1] : MOST;
@@ -217,7 +216,8 @@ static void small_products_stay_on_their_thread(void **state) {
     tsr_context_destroy(ctx);
 }
 
-// As many threads as end first: all of a few from some 2 us on, of many none below 4 us, then ever more.
+// The number of threads with the earliest end: few threads are all used from about 2 us on; of many none below 4 us,
+// then more and more.
 static void threads_by_work(void **state) {
     (void)state;
     static const struct {
@@ -229,7 +229,7 @@ static void threads_by_work(void **state) {
     for (int i = 0; i < COUNT(cases); i++) {
         struct tsri_limits limits = {.isa = TSR_ISA_AVX512, .num_threads = cases[i].most};
         assert_int_equal(tsri_worth_threads(&limits, cases[i].work), cases[i].expected);
-        limits.isa = TSR_ISA_SCALAR; // as much time, not as many multiplications
+        limits.isa = TSR_ISA_SCALAR; // the same time, but fewer multiplications
         assert_int_equal(tsri_worth_threads(&limits, cases[i].work / 16), cases[i].expected);
     }
 
@@ -245,7 +245,7 @@ static void threads_by_work(void **state) {
             tsr_matmul_forward(ctx, &TSR_MATMUL_FORWARD_ARGS(.a = TSR_TENSOR(a, TSR_F32, n, n),
                                                              .b = TSR_TENSOR(b, TSR_F32, n, n),
                                                              .c = TSR_TENSOR(c, TSR_F32, n, n))));
-        if (tsr_context_isa(ctx) != TSR_ISA_SCALAR) // which takes longer
+        if (tsr_context_isa(ctx) != TSR_ISA_SCALAR) // scalar code takes longer
             assert_in_range(hook.max_tasks, n == 64 ? 0 : 4, n == 64 ? 0 : 12);
     }
     tsr_context_destroy(ctx);
@@ -278,18 +278,18 @@ static void *run_with_default_environment(void *arg) {
     return softmax_job_run(arg, &job) == TSR_OK ? NULL : arg;
 }
 
-// A rounding mode, flushed subnormals or trapping exceptions of the caller change no bit of a result,
-// not even where they came before the workers, and are there afterwards.
+// The caller's rounding mode, flushed subnormals or trapping exceptions change no bit of a result, even if they were
+// set before the workers existed. They are unchanged afterwards.
 static void floating_point_environment(void **state) {
     (void)state;
-    struct softmax_job tiny; // probabilities that are subnormal, exponentials that underflow
+    struct softmax_job tiny; // subnormal probabilities, underflowing exponentials
     softmax_job_create(&tiny, ROWS, COLS);
     for (int64_t i = 0; i < ROWS * COLS; i += 3) tiny.x[i] = -85 - (float)(i % 20);
     tsr_context *plain = test_context(1);
     assert_ok(softmax_job_run(plain, &tiny));
     memcpy(tiny.expected, tiny.y, ROWS * COLS * sizeof(float));
     for (int kind = 0; kind < 4; kind++) {
-        tsr_context *ctx = test_context(larger_team()); // a worker is created under it
+        tsr_context *ctx = test_context(larger_team()); // a worker is created in this environment
         fenv_t before;
         fegetenv(&before);
         if (kind == 0) fesetround(FE_UPWARD);
@@ -321,7 +321,7 @@ static void floating_point_environment(void **state) {
         if (kind == 2) assert_int_equal(control & 0x8040, 0x8040);
 #endif
         (void)control;
-        // Workers made under it serve the next caller as any other.
+        // Workers that were created in this environment serve the next caller normally.
         pthread_t thread;
         void *failure;
         assert_int_equal(pthread_create(&thread, NULL, run_with_default_environment, ctx), 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans that a context remembers are those that it would make: products drawn from few sizes, layouts, alignments and flags, so
-// that they come again, before and after others have taken their place.
+// Plans from a context's cache equal newly made plans. Products are drawn from few sizes, layouts, alignments and
+// flags, so that they repeat before and after others have replaced them.
 #include <string.h>
 
 #include "context/plan_memo.h"
@@ -22,7 +22,7 @@ static struct matmul_problem draw_problem(void) {
     tsr_dtype dtype = dtypes[draw(3)];
     struct matmul_problem p =
         product_of(dtype, dtype, dtype, sizes[draw(6)], sizes[draw(6)], sizes[draw(6)]);
-    if (draw(4) == 0) p.a.data += 2 * draw(9); // elsewhere, aligned in another way
+    if (draw(4) == 0) p.a.data += 2 * draw(9); // another address and alignment
     if (draw(4) == 0) p.b = matmul_transposed(p.b);
     if (draw(4) == 0) p.bias = memory, p.bias_dtype = dtype;
     if (draw(4) == 0) p.residual = p.c;
@@ -55,7 +55,7 @@ static void assert_same(const struct tsri_plan *x, const struct tsri_plan *y) {
 
 static void remembered_plans_are_those_that_are_made(void **state) {
     (void)state;
-    enum { PROBLEMS = TSRI_PLAN_MEMO_ENTRIES * 3 / 2, CALLS = 4000 }; // more than a memo holds
+    enum { PROBLEMS = TSRI_PLAN_MEMO_ENTRIES * 3 / 2, CALLS = 4000 }; // more than the cache holds
     static struct tsri_plan_memo memo;
     struct matmul_problem problems[PROBLEMS];
     for (int i = 0; i < PROBLEMS; i++) problems[i] = draw_problem();
@@ -72,7 +72,7 @@ static void remembered_plans_are_those_that_are_made(void **state) {
     assert_in_range(num_known, CALLS / 4, CALLS - PROBLEMS);
 }
 
-// Other tensors of the same sizes and alignment are no other problem; one that is not there is.
+// Other tensors with the same sizes and alignment have the same plan. An additional tensor changes it.
 static void what_a_plan_depends_on(void **state) {
     (void)state;
     static struct tsri_plan_memo memo;
@@ -93,7 +93,7 @@ static void what_a_plan_depends_on(void **state) {
     assert_int_equal(memo.next, 4);
 }
 
-// The products of a model's layers, in the same order again and again.
+// The products of a model's layers, repeated in the same order.
 static void rounds_of_a_model(void **state) {
     (void)state;
     static struct tsri_plan_memo memo;
@@ -102,7 +102,7 @@ static void rounds_of_a_model(void **state) {
             struct matmul_problem p =
                 product_of(TSR_BF16, TSR_BF16, TSR_BF16, 64 + 8 * i, 512, 512);
             const int next = memo.next;
-            p.a.data += 16 * round; // workspace may lie anywhere
+            p.a.data += 16 * round; // workspace may have any address
             (void)plan_of(&p, &memo, 0);
             assert_int_equal(memo.next != next, round == 0);
         }

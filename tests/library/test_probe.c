@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Probes: the work they report, the bytes they leave, and what they refuse.
+// Probes: the work that they report, the bytes that they write, and what they refuse.
 #include "test_support.h"
 
 enum { BYTES = 3 * 4096 };
 
 static void each_context(void (*body)(tsr_context *ctx, int num_threads)) {
     for (int isa = TSR_ISA_SCALAR; isa < TSR_ISA_COUNT; isa++)
-        for (int threads = 1; threads <= 5; threads += 2) { // 5: more than there are blocks
+        for (int threads = 1; threads <= 5; threads += 2) { // 5: more threads than blocks
             tsr_context *ctx;
             if (!tsr_isa_is_supported((tsr_isa)isa)) continue;
             assert_int_equal(
@@ -33,7 +33,7 @@ static void check_fma(tsr_context *ctx, int num_threads) {
 static void check_unit(tsr_context *ctx, tsr_probe_kind kind, int num_threads) {
     double once, thrice;
     tsr_status status = tsr_probe_run(ctx, &TSR_PROBE_ARGS(.kind = kind, .repeat = 1), &once);
-    if (status == TSR_UNSUPPORTED) { // and says so
+    if (status == TSR_UNSUPPORTED) { // with a sentence
         assert_non_null(strstr(tsr_last_error(), "kind"));
         return;
     }
@@ -70,7 +70,7 @@ static void check_memory(tsr_context *ctx, int num_threads) {
             assert_memory_equal(destination, source, BYTES);
         if (kind == TSR_PROBE_WRITE || kind == TSR_PROBE_WRITE_STREAM)
             for (int i = 1; i < BYTES / 4; i++) assert_true(destination[i] == destination[0]);
-        if (kind == TSR_PROBE_UPDATE) { // twice halfway from what 0x3f3f3f3f means to 1
+        if (kind == TSR_PROBE_UPDATE) { // two steps halfway from the float 0x3f3f3f3f to 1
             float was;
             memset(&was, 0x3f, sizeof was);
             for (int i = 0; i < BYTES / 4; i++)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recordings of the host: calls on the CPU and the threads that serve them, ranges around them, threads and processes beside.
+// Recordings on the host: calls on the CPU and their threads, ranges around them, other threads and processes.
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -62,7 +62,7 @@ static void spans_of_the_host(void **state) {
     assert_true(0 < outer && outer < calls[0] && calls[0] < inner && inner < calls[1]);
     assert_int_equal(num_calls, 2);
     assert_true(num_threads >= 2);
-    // Afterwards nothing is recorded, and the next recording begins anew.
+    // Afterwards nothing is recorded, and the next recording is empty.
     assert_ok(softmax(ctx, cpu));
     assert_ok(tsr_profile_start(ctx));
     num_seen = 0;
@@ -85,7 +85,7 @@ static void one_at_a_time(void **state) {
     tsr_context_destroy(other);
 }
 
-// A call that is refused ends its span, too, and its parts are inside of a composed one.
+// A refused call also ends its span. The parts of a composed call are inside its span.
 static void refused_and_composed_calls(void **state) {
     (void)state;
     tsr_context *ctx = test_context(1);
@@ -100,12 +100,12 @@ static void refused_and_composed_calls(void **state) {
     assert_true(num_seen >= 2);
     assert_int_equal(seen[0].kind, TSR_PROFILE_CALL);
     assert_int_equal(seen[1].kind, TSR_PROFILE_CALL);
-    assert_int_equal(seen[1].parent, 0); // not inside of the one before
+    assert_int_equal(seen[1].parent, 0); // not inside the previous call
     tsr_context_destroy(ctx);
 }
 
-// Recordings that begin and end while other threads are in the middle of calls and loops: what belongs to an earlier one
-// does not appear in the next.
+// Recordings begin and end while other threads are inside calls and loops. Records of one recording must not appear in
+// the next.
 static atomic_bool is_over;
 
 static void *call_on(void *arg) {
@@ -125,7 +125,7 @@ static void *call_on(void *arg) {
     return NULL;
 }
 
-// Counts what is out of order; an assertion in here would leave the recording locked.
+// Counts records that are out of order. An assertion here would leave the recording locked.
 static void see_order(void *user, const tsr_profile_record *record) {
     bool is_thread = record->kind == TSR_PROFILE_THREAD;
     *(int *)user += !(record->start_ns > 0 && record->end_ns >= record->start_ns) ||
@@ -151,7 +151,7 @@ static void other_threads(void **state) {
     tsr_context_destroy(ctx);
 }
 
-// A process that forks while a thread of it is giving out a recording: the child destroys contexts, calls and records.
+// A process forks while one of its threads delivers a recording. The child destroys contexts, calls and records.
 static atomic_bool is_inside, may_leave, has_ended;
 
 static void stay_inside(void *user, const tsr_profile_record *record) {
@@ -188,7 +188,7 @@ static int record_in_child(tsr_context *inherited) {
 
 static void forks_amid_a_recording(void **state) {
     (void)state;
-    if (TEST_HAS_TSAN) skip(); // it lets a child of threads create none
+    if (TEST_HAS_TSAN) skip(); // TSan forbids new threads in such a child
     pthread_t thread;
     void *failure;
     tsr_context *ctx = test_context(1), *other = test_context(1);
@@ -216,7 +216,7 @@ struct chain {
     bool is_right;
 };
 
-// A chain of ranges, and one in none.
+// A chain of nested ranges, and one range outside it.
 static void see_chain(void *user, const tsr_profile_record *record) {
     struct chain *chain = user;
     chain->count++;
@@ -243,7 +243,7 @@ static void *no_memory(size_t alignment, size_t bytes) {
     return NULL;
 }
 
-// Each ends within the one around it, and what comes after them lies in none; ends beyond the beginnings are nothing.
+// Each range ends within the enclosing one. A range after them is in none of them, and surplus ends are ignored.
 static void ranges_of_any_depth(void **state) {
     (void)state;
     enum { DEPTH = 5000 };
@@ -262,10 +262,10 @@ static void ranges_of_any_depth(void **state) {
     tsr_context_destroy(ctx);
 }
 
-// A range that could not be kept is counted with what lies in it, and its end closes none of those around it.
+// A range without memory is counted as lost with all ranges inside it, and its end closes no enclosing range.
 static void ranges_without_memory(void **state) {
     (void)state;
-    enum { FIRST = 1024 }; // for which there is room at once
+    enum { FIRST = 1024 }; // initial capacity
     tsr_context *ctx;
     int64_t num_lost;
     const struct tsri_system kept = tsri_system;

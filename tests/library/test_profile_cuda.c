@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recordings on CUDA: what a CUPTI of the test's own says a device did, joined to the calls by the numbers that were pushed
-// around them. Runs without a GPU and without CUPTI.
+// Recordings on CUDA: records of a fake CUPTI are matched with the calls by the ids that were pushed around them. Runs
+// without a GPU and without CUPTI.
 #include <tessera/tessera.h>
 
 #include "core/core_system.h"
@@ -37,13 +37,12 @@ static void records_of_the_device(void **state) {
     assert_ok(tsr_profile_start(ctx));
     assert_int_equal(num_enabled(), 5);
     tsr_profile_begin("range");
-    (void)softmax(
-        ctx, (tsr_device){TSR_CUDA, 0}); // there is no compiler here: it is a call all the same
+    (void)softmax(ctx, (tsr_device){TSR_CUDA, 0}); // no compiler, but still a call
     tsr_profile_end();
     assert_int_equal(cupti.depth, 0);
     assert_ok(tsr_profile_stop(ctx, see, &num_seen, &num_lost));
     assert_int_equal(num_enabled(), 0);
-    assert_int_equal(num_lost, 4); // two a buffer
+    assert_int_equal(num_lost, 4); // two per buffer
     assert_int_equal(num_seen, 2 + 4);
     assert_int_equal(cupti.num_pushed, 2);
     for (int i = 0; i < num_seen; i++) {
@@ -73,7 +72,7 @@ static void records_of_the_device(void **state) {
     tsr_context_destroy(ctx);
 }
 
-// A span that was open at the stop leaves its id with CUPTI, where nothing of the next recording is inside of it.
+// A span that is open at the stop leaves its id in CUPTI. Records of the next recording must not be inside it.
 static void ids_of_an_earlier_recording(void **state) {
     (void)state;
     tsr_context *ctx = cuda_context();
@@ -94,7 +93,7 @@ static void ids_of_an_earlier_recording(void **state) {
     tsr_context_destroy(ctx);
 }
 
-// What the driver keeps for administrators is no error of the program, and nothing stays on.
+// A driver that reserves profiling for administrators is no error of the program, and every kind is disabled again.
 static void without_privileges(void **state) {
     (void)state;
     tsr_context *ctx = cuda_context();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread team: racing first calls, many calling threads, nested calls, sleeping workers and callers, the signal mask of
-// workers.
+// The thread team: racing first calls, many calling threads, nested calls, sleeping workers and callers, and the
+// workers' signal mask.
 #include <signal.h>
 
 #include "core/core_system.h"
@@ -32,7 +32,7 @@ static void run_callers(int num_callers, int num_calls, bool has_own_context_eac
     }
 }
 
-// Must be the first test of this process: nothing has used the team before.
+// This must be the first test of the process, before anything uses the team.
 static void racing_first_calls(void **state) {
     (void)state;
     run_callers(NUM_FIRST, 3, true);
@@ -61,10 +61,10 @@ static void nested_teams(void **state) {
     for (int repeat = 0; repeat < 20; repeat++) check_team(4, true);
 }
 
-// Callers at once, each asking for MAX_THREADS where only so many may be busy: how many ever were, together.
+// Concurrent callers each request MAX_THREADS, of which only some may be busy. Counts how many were busy at once.
 struct crowd {
     atomic_int now, most, runs;
-    int expected; // a share stays until so many were there, for ten seconds at most
+    int expected; // a share waits for so many, at most ten seconds
     bool is_nested;
 };
 
@@ -105,7 +105,7 @@ static void calls_share_the_cpus(void **state) {
         assert_int_equal(crowd.runs, CALLERS * MAX_THREADS);
         assert_true(crowd.most >= BUSY && crowd.most <= BUSY + CALLERS - 1);
     }
-    atomic_store(&alone.most, 0); // nothing stays counted
+    atomic_store(&alone.most, 0); // the counts return to zero
     tsri_team_run(MAX_THREADS, BUSY, be_in_crowd, &alone);
     assert_int_equal(alone.most, BUSY);
     assert_int_equal(alone.runs, 2 * MAX_THREADS);
@@ -121,7 +121,7 @@ static void more_threads_than_cpus(void **state) {
     tsr_context_destroy(ctx);
 }
 
-// Pauses around the time that a worker spins before it sleeps.
+// Pauses of about the time that a worker spins before it sleeps.
 static void workers_wake_up(void **state) {
     (void)state;
     uint64_t seed = 5;
@@ -136,12 +136,12 @@ static void workers_wake_up(void **state) {
     check_team(4, false);
 }
 
-// The caller does for itself what no worker has begun by the time that its own is done: here it waits for all to begin.
+// The caller runs shares that no worker has begun when its own is done. Here it waits until all workers have begun.
 struct begun {
     atomic_int num_workers;
     int num_expected;
-    long length;    // of a worker, us; of the calling thread nothing
-    double seconds; // of its processor's, when they have
+    long length;    // of a worker's share in us; the caller's is empty
+    double seconds; // the caller's CPU time when all have begun
     sigset_t masks[MAX_THREADS];
 };
 
@@ -170,14 +170,14 @@ static void work_long(void *arg, int thread) {
     if (thread > 0) sleep_us(begun->length);
 }
 
-// Returns the calling thread's seconds of its processor while it waited.
+// Returns the calling thread's CPU time while it waited.
 static double run_long(int num_threads, long length) {
     struct begun begun = {.num_expected = num_threads - 1, .length = length};
     tsri_team_run(num_threads, 0, work_long, &begun);
     return seconds_of(CLOCK_THREAD_CPUTIME_ID) - begun.seconds;
 }
 
-// One that waits long leaves the processor to others; and it misses no end, whenever it falls asleep.
+// A caller that waits long sleeps instead of using the CPU, and never misses the end, whenever it falls asleep.
 static void a_waiting_caller_sleeps(void **state) {
     (void)state;
     uint64_t seed = 7;
@@ -186,7 +186,7 @@ static void a_waiting_caller_sleeps(void **state) {
     check_team(3, false);
 }
 
-// A thread that is cancelled while its workers are at it ends when they have done: they write to its stack.
+// A thread that is cancelled during its call ends only when its workers are done, because they write to its stack.
 static void *call_until_cancelled(void *arg) {
     atomic_store((atomic_bool *)arg, true);
     run_long(2, 60000);
@@ -228,14 +228,14 @@ static void one_thread_creates_none(void **state) {
     tsr_context_destroy(one);
     check_team(1, false);
     assert_int_equal(atomic_load(&num_created), 0);
-    check_team(MAX_THREADS, false); // and workers are kept
+    check_team(MAX_THREADS, false); // workers are kept
     int created = atomic_load(&num_created);
     for (int i = 0; i < 5; i++) check_team(MAX_THREADS, false);
     assert_int_equal(atomic_load(&num_created), created);
     tsri_system = real_system;
 }
 
-// Threads that do not begin while the gate is shut: as on a processor that another thread keeps.
+// Threads that start only when the gate opens, like threads that wait for a busy processor.
 static atomic_bool is_gate_open;
 static void *(*gated_body)(void *);
 
@@ -252,7 +252,7 @@ static int gated_thread_create(pthread_t *thread, const pthread_attr_t *attribut
 
 static void note_thread(void *arg, int thread) { ((pthread_t *)arg)[thread] = pthread_self(); }
 
-// Nobody waits for a worker that has not begun, and its job is not done twice.
+// Nobody waits for a worker that has not begun, and its share does not run twice.
 static void late_workers_are_not_awaited(void **state) {
     (void)state;
     tsri_team_stop();
@@ -269,10 +269,10 @@ static void late_workers_are_not_awaited(void **state) {
     atomic_store(&is_gate_open, true);
     tsri_system = real_system;
     for (int round = 0; round < 20; round++) check_team(MAX_THREADS, false);
-    run_long(MAX_THREADS, 10); // they all begin
+    run_long(MAX_THREADS, 10); // all workers begin
 }
 
-// Signals go to the application's threads; only those that a fault raises reach a worker.
+// Signals go to the application's threads. Workers receive only those of faults.
 static void look_at_mask(void *arg, int thread) {
     struct begun *begun = arg;
     begin(begun, thread);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread team where processes fork, and where the shared library is loaded and unloaded with its threads.
+// The thread team in forking processes, and in a shared library that is loaded and unloaded with its threads.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -11,7 +11,7 @@
 
 // ---- fork -------------------------------------------------------------------------------------
 
-// A parallel call in the child; 0 when it is right.
+// A parallel call in the child. Returns 0 if it is right.
 static int call_in_child(void) {
     tsr_context *ctx;
     if (tsr_context_create(&TSR_CONTEXT_OPTIONS(.num_threads = 3), &ctx) != TSR_OK) return 2;
@@ -21,7 +21,7 @@ static int call_in_child(void) {
     return 0;
 }
 
-// Whether it ended by itself, with 0.
+// Returns whether the child exited with 0.
 static bool ends_well(pid_t child) {
     int status = -1;
     pid_t waited;
@@ -37,19 +37,19 @@ static void fork_and_call(bool exits) {
     if (child == 0) {
         alarm(120);
         int status = call_in_child();
-        if (exits && !TEST_HAS_ASAN) exit(status); // destructors run, LSan's search among them
+        if (exits && !TEST_HAS_ASAN) exit(status); // destructors run, including LSan's check
         _exit(status);
     }
     assert_true(ends_well(child));
 }
 
-// TSan does not let the child of a process with threads create any.
+// TSan does not let the child of a process with threads create threads.
 static void skip_under_tsan(void) {
     if (TEST_HAS_TSAN) skip();
 }
 
-// A thread forks while another one is setting up the team, which its child does once more: the child's own forks must not
-// find the set-up twice.
+// A thread forks while another one initialises the team, and the child initialises it again. The child's own forks must
+// not run the handlers twice.
 static bool has_forked_well;
 
 static void *fork_twice(void *arg) {
@@ -81,14 +81,14 @@ static void fork_amid_the_first_call(void **state) {
     skip_under_tsan();
 #if defined(__GLIBC__)
     pid_t child = fork();
-    if (child == 0) { // so that the tests that follow have their first call, too
+    if (child == 0) { // so that later tests have a first call too
         alarm(60);
         tsri_system.at_fork = fork_after_handlers;
         _exit(call_in_child() != 0 || !has_forked_well);
     }
     assert_true(ends_well(child));
 #else
-    skip(); // pthread_once of others does not begin again
+    skip(); // only glibc's pthread_once restarts in a child
 #endif
 }
 
@@ -104,7 +104,7 @@ static void fork_after_use(void **state) {
     skip_under_tsan();
     check_team(4, false);
     for (int i = 0; i < 5; i++) fork_and_call(i % 2 == 0);
-    check_team(4, false); // the parent's team is as it was
+    check_team(4, false); // the parent's team is unchanged
     sleep_us(20000);
     fork_and_call(true);
     check_team(4, false);
@@ -141,7 +141,7 @@ static int count_threads(void) {
 
 static void *do_nothing(void *arg) { return arg; }
 
-// Rounding, traps and what becomes of subnormals: a library linked with -ffast-math changes them for all of the process.
+// Rounding, traps and flushing of subnormals: a library linked with -ffast-math changes them for the whole process.
 static unsigned float_modes(void) {
 #if defined(__x86_64__)
     return __builtin_ia32_stmxcsr() & 0xffc0;
@@ -153,11 +153,11 @@ static unsigned float_modes(void) {
 static void load_and_unload(void **state) {
     (void)state;
 #ifdef TSR_TEST_SHARED_LIBRARY
-    pthread_t first; // a sanitizer starts a thread of its own with the first one
+    pthread_t first; // with it a sanitizer starts its own thread
     assert_int_equal(pthread_create(&first, NULL, do_nothing, NULL), 0);
     assert_int_equal(pthread_join(first, NULL), 0);
     int before = count_threads();
-    static const char rows[] = "tessera-tuning 1\n"; // each copy reads it, and must give it back
+    static const char rows[] = "tessera-tuning 1\n"; // each copy reads and releases it
     char tuning[] = "/tmp/tessera_tuning_XXXXXX";
     int file = mkstemp(tuning);
     assert_int_equal(write(file, rows, sizeof rows - 1), sizeof rows - 1);
@@ -175,7 +175,7 @@ static void load_and_unload(void **state) {
         *(void **)&forward = dlsym(library, "tsr_softmax_forward");
         *(void **)&destroy = dlsym(library, "tsr_context_destroy");
         assert_true(create != NULL && forward != NULL && destroy != NULL);
-        assert_true(create != tsr_context_create); // another copy than the one linked here
+        assert_true(create != tsr_context_create); // not the copy linked here
         tsr_context *ctx;
         assert_int_equal(create(&TSR_CONTEXT_OPTIONS(.num_threads = 4), &ctx), TSR_OK);
         memset(job.y, 0xff, ROWS * COLS * sizeof(float));
@@ -187,8 +187,8 @@ static void load_and_unload(void **state) {
         destroy(ctx);
         if (i % 3 == 0) sleep_us(2000); // asleep, or still spinning
         assert_int_equal(dlclose(library), 0);
-        assert_null(dlopen(TSR_TEST_SHARED_LIBRARY, RTLD_NOW | RTLD_NOLOAD)); // really gone
-        if (!TEST_HAS_TSAN && i % 10 == 0) fork_and_call(true); // no fork handler of it is left
+        assert_null(dlopen(TSR_TEST_SHARED_LIBRARY, RTLD_NOW | RTLD_NOLOAD)); // really unloaded
+        if (!TEST_HAS_TSAN && i % 10 == 0) fork_and_call(true); // its fork handlers are gone
     }
     unsetenv("TSR_TUNING_FILE");
     unlink(tuning);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors: strides of contiguous ones, ranks that are none, numbers of elements beyond 2^63.
+// Tensors: strides of contiguous tensors, invalid ranks, and more than 2^63 elements.
 #include "test_support.h"
 
 static void contiguous_tensors(void **state) {
@@ -18,7 +18,7 @@ static void contiguous_tensors(void **state) {
     assert_int_equal(t.ndim, 0);
     assert_true(tsr_tensor_numel(&t) == 1);
 
-    t = TSR_TENSOR(data, TSR_F32, 4, 0, 7); // strides as if the 0 were a 1
+    t = TSR_TENSOR(data, TSR_F32, 4, 0, 7); // strides as if the 0 were 1
     assert_true(tsr_tensor_numel(&t) == 0 && t.stride[0] == 7 && t.stride[1] == 7);
 
     t = TSR_TENSOR(data, TSR_F32, 1, 2, 3, 4, 5);
@@ -52,7 +52,7 @@ static void numel_does_not_overflow(void **state) {
         t = tsr_tensor_contiguous(NULL, TSR_F32, 3, negative[i]);
         assert_true(tsr_tensor_numel(&t) == 0);
     }
-    // A hand-made tensor whose rank lies has no elements to speak of.
+    // A tensor with an invalid rank has 0 elements.
     t = TSR_TENSOR(NULL, TSR_F32, 2);
     t.ndim = 1000000;
     assert_true(tsr_tensor_numel(&t) == 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tuning files: a row is obeyed where the call leaves the choice free, and nothing else in a file, however it is damaged,
-// changes what a call does.
+// Tuning files: a row is used if the call leaves the choice open. Nothing else in a file changes a call, however
+// damaged the file is.
 #define _GNU_SOURCE
 #include "test_support.h"
 
@@ -90,7 +90,7 @@ static tsr_status invariant_call(tsr_context *ctx, int call, uint32_t flags, flo
     }
 }
 
-// The words of a matmul's row on this machine, ahead of the variant.
+// The key of a matmul's row on this machine.
 static void matmul_key(int m, char key[192]) {
     tsr_context *ctx = open_context("");
     tsr_matmul_forward_args args = matmul_args(m, 0);
@@ -125,11 +125,11 @@ static void test_a_row_is_obeyed(void **state) {
         tsr_context *ctx = with_row(key, choices[i]);
         const char *variant = matmul(ctx, 64, 0);
         assert_int_equal(strncmp(variant, choices[i], strlen(variant)), 0);
-        assert_memory_equal(c, expected, sizeof(float) * 64 * N); // in every bit
+        assert_memory_equal(c, expected, sizeof(float) * 64 * N); // bitwise
         assert_string_equal(matmul(ctx, 64, TSR_DETERMINISTIC | TSR_BATCH_INVARIANT), variant);
         assert_memory_equal(c, expected, sizeof(float) * 64 * N);
         tsr_matmul_forward_args args = matmul_args(64, 0);
-        args.variant = "naive"; // the caller's word comes first
+        args.variant = "naive"; // the caller's variant has priority
         assert_int_equal(tsr_matmul_forward(ctx, &args), TSR_OK);
         assert_string_equal(tsr_context_last_variant(ctx), "naive");
         // Another bucket: 24 is nearest to 32.
@@ -159,7 +159,7 @@ static void test_blocks_cut_the_work(void **state) {
         assert_string_equal(tsr_context_last_variant(ctx), "local");
         tsr_context_destroy(ctx);
     }
-    assert_int_equal(bytes[1], 2 * bytes[0]); // panels of a thread follow the columns of a block
+    assert_int_equal(bytes[1], 2 * bytes[0]); // a thread's panels grow with a block's columns
 }
 
 static void test_a_row_that_cannot_serve_is_ignored(void **state) {
@@ -169,11 +169,11 @@ static void test_a_row_that_cannot_serve_is_ignored(void **state) {
     tsr_context *plain = open_context("");
     const char *built_in = matmul(plain, 64, 0);
     static const char *const choices[] = {
-        "skinny",    // up to 16 rows
+        "skinny",    // only up to 16 rows
         "naive",     // other bits above 16 rows
-        "cuda-mma",  // of another device
+        "cuda-mma",  // another device
         "reference", // the oracle
-        "marvellous" // of another version
+        "marvellous" // another version
     };
     for (int i = 0; i < COUNT(choices); i++) {
         tsr_context *ctx = with_row(key, choices[i]);
@@ -198,14 +198,14 @@ static void test_flags_keep_the_built_in_choice(void **state) {
     tsr_context *plain = open_context(""), *ctx = with_row(key, "naive");
     static const uint32_t flags[] = {TSR_BATCH_INVARIANT, TSR_DETERMINISTIC,
                                      TSR_BATCH_INVARIANT | TSR_DETERMINISTIC};
-    assert_string_equal(matmul(ctx, 4, 0), "naive"); // so few rows promise nothing
+    assert_string_equal(matmul(ctx, 4, 0), "naive"); // so few rows have no promise
     for (int i = 0; i < COUNT(flags); i++)
         assert_string_equal(matmul(ctx, 4, flags[i]), matmul(plain, 4, flags[i]));
     tsr_context_destroy(ctx);
     tsr_context_destroy(plain);
 }
 
-// What is promised not to depend on the rest of a batch keeps its bits, whatever a file asks for: softmax, the norms and
+// Calls whose results must not depend on the rest of a batch keep their bits with any file: softmax, the norms and
 // activations, and matmul above 16 rows.
 static void test_batch_invariant_calls_keep_their_bits(void **state) {
     (void)state;
@@ -233,7 +233,7 @@ static void test_batch_invariant_calls_keep_their_bits(void **state) {
     tsr_context_destroy(plain);
 }
 
-// A row counts wherever it stands among very many of others, and these cost a call nothing.
+// A row is found at any place among very many others, and these do not slow a call down.
 static void test_many_rows(void **state) {
     (void)state;
     enum { ROWS = 15000, CALLS = 200, TRIES = 60 };
@@ -249,7 +249,7 @@ static void test_many_rows(void **state) {
     assert_int_equal(fclose(file), 0);
     tsr_context *contexts[] = {open_context(""), open_context(path)};
     double best[2] = {1e9, 1e9};
-    assert_string_equal(matmul(contexts[1], 64, 0), "packed"); // the first of its two
+    assert_string_equal(matmul(contexts[1], 64, 0), "packed"); // the first of two
     tsr_matmul_forward_args args = TSR_MATMUL_FORWARD_ARGS(.a = TSR_TENSOR(a, TSR_F32, 2, 2),
                                                            .b = TSR_TENSOR(b, TSR_F32, 2, 2),
                                                            .c = TSR_TENSOR(c, TSR_F32, 2, 2));
@@ -324,7 +324,7 @@ static void test_damaged_files_are_ignored(void **state) {
         write_bytes(text, (size_t)length);
         expect_built_in(path);
     }
-    // Cut anywhere, a file is read or not, and never half a word of it obeyed.
+    // A truncated file is read or ignored, and no partial word is used.
     int length = snprintf(text, sizeof text, HEAD "%s", good);
     for (int cut = 0; cut < length - 1; cut++) {
         write_bytes(text, (size_t)cut);
@@ -342,7 +342,7 @@ static void test_what_is_no_file_is_ignored(void **state) {
     expect_built_in(missing);
     (void)unlink(path);
     assert_int_equal(mkfifo(path, 0600), 0);
-    expect_built_in(path); // without waiting for a writer
+    expect_built_in(path); // does not wait for a writer
     assert_int_equal(unlink(path), 0);
 
     matmul_key(64, key);
@@ -352,7 +352,7 @@ static void test_what_is_no_file_is_ignored(void **state) {
     fputs(HEAD, file);
     for (int written = 0; written <= 1 << 20; written += length) fputs(row, file);
     assert_int_equal(fclose(file), 0);
-    expect_built_in(path); // larger than any that tune writes
+    expect_built_in(path); // larger than tune writes
     if (geteuid() != 0) {  // root reads everything
         tsr_context_destroy(with_row(key, "packed"));
         assert_int_equal(chmod(path, 0), 0);

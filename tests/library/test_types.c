@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Data types: every code of every small format against a decoder of this file's
-// own, every rounding boundary between neighbours, and the fast float conversions against the
-// exact ones.
+// Data types: every code of every small format against this file's own decoder, every rounding boundary between
+// neighbours, and the fast float conversions against the exact ones.
 #include "test_support.h"
 
 #include <float.h>
@@ -28,7 +27,7 @@ static const struct format formats[] = {
 
 static uint32_t sign_bit(const struct format *f) { return 1u << (f->bits - 1); }
 
-// The value of a code by the definition of the format.
+// The value of a code according to the format's definition.
 static double decode(const struct format *f, uint32_t code) {
     uint32_t magnitude = code & (sign_bit(f) - 1);
     double sign = code & sign_bit(f) ? -1.0 : 1.0, value;
@@ -67,7 +66,7 @@ static void expect_code(const struct format *f, double value, uint32_t expected)
         fail_msg("%s of %a is 0x%x, expected 0x%x", tsr_dtype_name(f->dtype), value, got, expected);
 }
 
-// value and -value.
+// Checks value and -value.
 static void expect_codes(const struct format *f, double value, uint32_t expected) {
     expect_code(f, value, expected);
     expect_code(f, -value, expected | sign_bit(f));
@@ -158,8 +157,7 @@ static void every_code_survives_a_round_trip(void **state) {
     }
 }
 
-// Between two neighbours a < b: the middle goes to the even code, what lies beside it to
-// the nearer.
+// Between two neighbours a < b: the middle rounds to the even code, numbers beside it round to the nearer one.
 static void every_boundary_rounds_to_nearest_even(void **state) {
     (void)state;
     for (int i = 0; i < COUNT(formats); i++) {
@@ -228,7 +226,7 @@ static void wide_types(void **state) {
     tsr_store(TSR_F64, d, 1, 1.0 / 3);
     assert_true(d[0] == 0 && d[1] == 1.0 / 3 && tsr_load(TSR_F64, d, 1) == 1.0 / 3);
     float f[2] = {0, 0};
-    tsr_store(TSR_F32, f, 1, 1 + 0x1p-24); // half a step: to even
+    tsr_store(TSR_F32, f, 1, 1 + 0x1p-24); // half a step: rounds to even
     assert_true(f[0] == 0 && f[1] == 1);
     tsr_store(TSR_F32, f, 1, 1 + 0x1.8p-23);
     assert_true(f[1] == 1 + 0x1p-22f);
@@ -267,7 +265,7 @@ static void integers_round_and_saturate(void **state) {
     }
 }
 
-// Index counts elements, and neighbours stay as they are.
+// The index counts elements, and neighbours do not change.
 static void index_counts_elements(void **state) {
     (void)state;
     for (int dtype = TSR_F64; dtype < TSR_DTYPE_COUNT; dtype++) {
@@ -308,7 +306,7 @@ static void fast_conversions_from_float(void **state) {
     static const uint32_t low[] = {0, 1, 0xfff, 0x1000, 0x1001, 0x7fff, 0x8000, 0x8001, 0xffff};
     for (uint32_t high = 0; high < 0x10000; high++)
         for (int i = 0; i < COUNT(low); i++) compare_fast(high << 16 | low[i]);
-    // The middles between neighbours of f16, subnormal ones too, and a float to either side.
+    // The middles between neighbours of f16, also subnormal ones, and the next float on each side.
     for (uint32_t code = 0; code < 0x7bff; code++) {
         double a = decode(&formats[1], code), b = decode(&formats[1], code + 1);
         uint32_t bits = tsri_bits_of_float((float)(a + (b - a) / 2));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults of the model library: memory, its own and the JSON library's, and files, while safetensors are read and written.
+// Fault tests of the model library while it reads and writes safetensors: its memory, the JSON library's memory, and
+// files.
 #include <jansson.h>
 
 #include "fault_case.h"
@@ -121,7 +122,8 @@ static void remove_before(void *arg) {
     (void)unlink(path);
 }
 
-// The old file or the new one, of the old one's mode, and none beside it: teardown cannot remove the folder else.
+// The path must hold the old or the new file, with the old mode, and no other file: otherwise teardown cannot remove
+// the folder.
 static bool write_is_right(void *arg, tsr_status status) {
     const struct bytes *expected = status == TSR_OK ? &new_file : arg != NULL ? &old_file : NULL;
     struct stat info;
@@ -148,7 +150,7 @@ static void writing(void **state) {
     free(new_file.data);
 }
 
-// What memory refuses is no fault of the names.
+// Without memory the error must not blame the tensors' names.
 static void names_are_not_blamed(void **state) {
     (void)state;
     for (int n = 1, refused = 1; refused > 0; n++) {

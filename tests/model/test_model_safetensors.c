@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// safetensors: what is read, and round trips in every dtype and layout. Its refusals and its memory have
-// files of their own.
+// safetensors: accepted files, and round trips in every dtype and layout. Refusals and memory have their own test
+// files.
 #include <jansson.h>
 #include <locale.h>
 
@@ -76,7 +76,7 @@ static void quotes_names(void **state) {
     (void)state;
     tsr_safetensors *file;
     char header[2000];
-    for (int cut = 0; cut < 8; cut++) { // characters of 4 bytes, cut at every place
+    for (int cut = 0; cut < 8; cut++) { // cuts 4-byte characters at every position
         char name[1000];
         memset(name, 'n', sizeof name);
         for (int i = cut; i + 4 < 900; i += 4) memcpy(name + i, "\xf0\x9f\x98\x80", 4);
@@ -87,7 +87,7 @@ static void quotes_names(void **state) {
         json_decref(text);
     }
     assert_status(open_text("{\"a\\u001b[31m\\n\":1}", 19, 0, &file), TSR_IO, "'a?[31m?'");
-    // U+009B is "\033[" in one character; U+00A0 and U+011B, of which a byte is the same, are none.
+    // U+009B is "\033[" in one character. U+00A0 and U+011B are allowed, though they share a byte with it.
     static const char upper[] = "{\"a\\u009b31m\\u00a0\\u011b\":1}";
     assert_status(open_text(upper, sizeof upper - 1, 0, &file), TSR_IO, "'a??31m\xc2\xa0\xc4\x9b'");
 }
@@ -95,7 +95,7 @@ static void quotes_names(void **state) {
 static void is_deaf_to_locale(void **state) {
     (void)state;
     static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8", "tr_TR.UTF-8"};
-    for (int i = 0; i < COUNT(names); i++) { // where they are installed
+    for (int i = 0; i < COUNT(names); i++) { // if these locales are installed
         setlocale(LC_ALL, names[i]);
         tsr_safetensors *file;
         static const char header[] =
@@ -109,7 +109,7 @@ static void is_deaf_to_locale(void **state) {
 
 // ---- Round trips ------------------------------------------------------------------------------
 
-// Every dtype and rank, permuted, stepped, reversed and repeated, against an index computed here.
+// Every dtype and rank, permuted, stepped, reversed and repeated, against indices computed here.
 static void writes_any_strides(void **state) {
     (void)state;
     uint64_t seed = 7;

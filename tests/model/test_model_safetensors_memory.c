@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// safetensors: memory in proportion to the file, by counting what is asked for.
+// safetensors: memory in proportion to the file, measured by counting the requests.
 #define _GNU_SOURCE
 #include <jansson.h>
 
@@ -12,7 +12,7 @@
 
 static size_t held, peak;
 
-// With what malloc adds: a word, and up to 16 bytes.
+// Includes malloc's overhead: a word, and rounding up to 16 bytes.
 static size_t block_bytes(size_t bytes) { return (bytes + 8 + 15) / 16 * 16; }
 
 static void *counted(void *block, size_t bytes) {
@@ -51,7 +51,7 @@ static void stop_counting(void) {
     json_set_alloc_funcs(malloc, free);
 }
 
-// What the JSON library makes the most of: the shortest of each kind of value, over and over.
+// Inputs for which the JSON library needs the most memory: the shortest value of each kind, repeated.
 static void memory_follows_the_file(void **state) {
     (void)state;
     static const struct {
@@ -105,7 +105,7 @@ static void memory_follows_the_file(void **state) {
     }
 }
 
-// A file that claims much and has little gets little.
+// A small file that claims much data gets little memory.
 static void claims_cost_nothing(void **state) {
     (void)state;
     static const char *const claims[] = {
@@ -129,7 +129,8 @@ static void claims_cost_nothing(void **state) {
     free(bytes.data);
 }
 
-// Numbers of a header are converted, but nobody's floating-point environment matters to that, nor does it see any of it.
+// The caller's floating-point environment does not affect the conversion of a header's numbers and is not changed by
+// it.
 static void the_environment_stays(void **state) {
     (void)state;
     static const char header[] = "{\"x\":" TENSOR("F32", "[0.1]", "[0,1e-320]") "}";

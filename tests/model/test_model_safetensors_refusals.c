@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// safetensors that are refused: a table of malformed files, each with a sentence; truncation at every
-// byte; any byte changed; what is no file.
+// Refused safetensors: a table of malformed files, each with a sentence; truncation at every byte; any byte changed;
+// and paths that are no files.
 #include <fcntl.h>
 
 #include "safetensors_case.h"
@@ -10,7 +10,7 @@
 static const struct {
     const char *name, *header;
     size_t data_bytes;
-    const char *word; // in the sentence
+    const char *word; // a word of the sentence
 } malformed[] = {
     {"no object", "[1]", 0, "begins"},
     {"leading space", " " X(""), 24, "begins"},
@@ -160,7 +160,7 @@ static void refuses_nesting(void **state) {
     assert_status(open_text(header, (size_t)used + DEPTH, 0, &file), TSR_IO, "nesting");
     for (int i = 0; i < DEPTH / 5 - 1; i++) memcpy(header + 5 * i, "{\"a\":", 5);
     assert_status(open_text(header, DEPTH - 5, 0, &file), TSR_IO, "nesting");
-    // Brackets in strings are no nesting.
+    // Brackets in strings do not count as nesting.
     free(header);
     assert_ok(open_text(X(",\"[[[[{{{{\\\"[[[[\":" TENSOR("F32", "[0]", "[0,0]")),
                         strlen(X(",\"[[[[{{{{\\\"[[[[\":" TENSOR("F32", "[0]", "[0,0]"))), 24,
@@ -225,7 +225,7 @@ static void refuses_every_truncation(void **state) {
     free(bytes.data);
 }
 
-// Any one byte changed: refused, or read as something well-formed; the sanitizers watch.
+// Any single byte changed: the file is refused or read as something well-formed. The sanitizers check the rest.
 static void survives_any_byte(void **state) {
     (void)state;
     write_small();
@@ -255,7 +255,7 @@ static void keeps_the_former_file(void **state) {
     null.data = NULL;
     huge.shape[0] = INT64_MAX / 2;
     double y[1] = {1};
-    tsr_tensor large = TSR_TENSOR(y, TSR_F64, 1); // almost 2^63 bytes: two are beyond
+    tsr_tensor large = TSR_TENSOR(y, TSR_F64, 1); // almost 2^63 bytes: two exceed it
     large.shape[0] = INT64_MAX / 8 - 1;
     const tsr_safetensors_entry bad[][2] = {
         {{"a", t}, {"a", t}},         {{"a", t}, {"\xff", t}},         {{"a", t}, {NULL, t}},
@@ -284,7 +284,7 @@ static void keeps_the_former_file(void **state) {
     assert_status(tsr_safetensors_write("", &good, 1, NULL, 0), TSR_IO, "cannot be written");
     assert_status(tsr_safetensors_write(NULL, &good, 1, NULL, 0), TSR_INVALID_ARGUMENT, "NULL");
 
-    // Through a symbolic link the file behind it is replaced, and keeps its mode.
+    // Through a symbolic link the target file is replaced and keeps its mode.
     char link[120];
     snprintf(link, sizeof link, "%s/link", folder);
     assert_return_code(symlink(path, link), 0);
@@ -310,7 +310,7 @@ static void refuses_what_is_no_file(void **state) {
     char fifo[120];
     snprintf(fifo, sizeof fifo, "%s/fifo", folder);
     assert_return_code(mkfifo(fifo, 0600), 0);
-    assert_status(tsr_safetensors_open(fifo, &file), TSR_IO, "FIFO"); // and does not wait
+    assert_status(tsr_safetensors_open(fifo, &file), TSR_IO, "FIFO"); // does not wait
     unlink(fifo);
 }
 
