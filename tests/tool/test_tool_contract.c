@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of every operation that the tool describes: each tensor of a valid call is bent in each
-// way, and the call must refuse it, in words that name the operation and the tensor, and write nothing.
+// The contract of every operation that the tool describes. Each tensor of a valid call is made invalid in each way. The
+// call must refuse it in words that name the operation and the tensor, and must write nothing.
 #include "tool_case.h"
 
 static tsr_context *ctx;
@@ -17,7 +17,7 @@ static int teardown(void **state) {
     return 0;
 }
 
-// A case in which no tensor is empty.
+// Draws a case without empty tensors.
 static struct op_case draw_full(const struct op_spec *spec, tsr_dtype dtype, struct rng *rng) {
     for (;;) {
         struct op_case c = tool_draw(spec, dtype, rng);
@@ -57,7 +57,7 @@ static const char *const bend_names[NUM_BENDS] = {
     "shape -1",  "stride -1",       "stride 2^60", "a GPU's memory", "absence",  "a stride of 0",
 };
 
-// False where the bend does not apply: the call stays valid.
+// Makes the tensor invalid. Returns false if the bend does not apply and the call stays valid.
 static bool bend_tensor(const struct op_case *c, int s, enum bend bend, tsr_tensor *t) {
     const struct slot_spec *slot = &c->spec->slots[s];
     int last = t->ndim - 1;
@@ -80,7 +80,7 @@ static bool bend_tensor(const struct op_case *c, int s, enum bend bend, tsr_tens
     }
 }
 
-// The call and its prepare refuse a case and leave every byte alone.
+// Checks that the call and its prepare refuse a case and change no byte.
 static void expect_refused(const struct tool_case *tc, const struct op_case *bent, int s,
                            const char *bend, bool names_tensor) {
     for (int prepares = 0; prepares < 2; prepares++) {
@@ -97,7 +97,7 @@ static void expect_refused(const struct tool_case *tc, const struct op_case *ben
     }
 }
 
-// What a call does not look at under some of its parameters.
+// Returns whether the call ignores this tensor with these parameters.
 static bool is_ignored(const struct op_case *c, int s) {
     return strcmp(c->spec->op, "matmul_backward") == 0 &&
            strcmp(c->spec->slots[s].name, "preact") == 0 && case_int(c, "activation") == 0;
@@ -113,7 +113,7 @@ static void bend_every_tensor(struct tool_case *tc) {
         }
 }
 
-// Two dimensions of an output that meet: a step of one is the whole way along the other.
+// Makes two dimensions of an output overlap: one step of the outer is the full extent of the inner.
 static void fold_every_output(struct tool_case *tc) {
     const struct op_case *c = &tc->tensors.c;
     for (int s = 0; c->spec->slots[s].name != NULL; s++)
@@ -129,7 +129,7 @@ static void fold_every_output(struct tool_case *tc) {
         }
 }
 
-// One element fewer in a dimension: refused, or a legal call that stays within its memory.
+// Removes one element from a dimension: the call is refused, or is legal and stays within its memory.
 static void shrink_every_dimension(struct tool_case *tc) {
     const struct op_case *c = &tc->tensors.c;
     for (int s = 0; c->spec->slots[s].name != NULL; s++)
@@ -147,7 +147,7 @@ static void shrink_every_dimension(struct tool_case *tc) {
         }
 }
 
-// An output that begins one element into another tensor.
+// Places an output one element after the start of another tensor.
 static void overlap_every_output(struct tool_case *tc) {
     const struct op_case *c = &tc->tensors.c;
     for (int s = 0; c->spec->slots[s].name != NULL; s++) {
@@ -155,7 +155,7 @@ static void overlap_every_output(struct tool_case *tc) {
         const tsr_tensor *out = &c->tensor[s];
         for (int other = 0; c->spec->slots[other].name != NULL; other++) {
             const tsr_tensor *in = &c->tensor[other];
-            // Runs of one element may lie between each other's.
+            // Tensors without contiguous runs may interleave.
             if (!c->is_present[other] || other == s || in->ndim < 1 || out->ndim < 1 ||
                 in->shape[in->ndim - 1] < 2 || out->shape[out->ndim - 1] < 2 ||
                 in->stride[in->ndim - 1] != 1 || out->stride[out->ndim - 1] != 1)
@@ -194,7 +194,7 @@ static void unknown_variant(struct tool_case *tc) {
     assert_true(tool_case_is_unchanged(tc));
 }
 
-// The context knows what the last call or prepare took: the one asked for, or the library's choice.
+// Checks that the context reports the variant of the last call or prepare: the requested or the default one.
 static void last_variant(struct tool_case *tc) {
     const struct op_case *c = &tc->tensors.c;
     for (int v = 0; v < tsr_variant_count(c->spec->op); v++) {
@@ -223,7 +223,7 @@ static void last_variant(struct tool_case *tc) {
     fail_bend(c, -1, "the default variant", tsr_context_last_variant(ctx));
 }
 
-// The descriptions carry the flags of a case into the args, of the call and of its prepare.
+// Checks that the descriptions copy a case's flags into the args of the call and of its prepare.
 static void unknown_flags(struct tool_case *tc) {
     struct op_case flagged = tc->tensors.c;
     flagged.flags = UINT32_C(1) << 31;
@@ -233,8 +233,8 @@ static void unknown_flags(struct tool_case *tc) {
     assert_ok(tool_call(ctx, &flagged, NULL));
 }
 
-// On every variant: prepare's bytes are the arena's high-water mark; one byte fewer, none, or an
-// address off by four is refused before anything is written.
+// For every variant: prepare's bytes equal the arena's peak. One byte fewer, no workspace, or an address off by four is
+// refused before anything is written.
 static void workspaces(struct tool_case *tc) {
     const struct op_case *c = &tc->tensors.c;
     for (int v = -1; v < tsr_variant_count(c->spec->op); v++) {
@@ -247,7 +247,7 @@ static void workspaces(struct tool_case *tc) {
         assert_ok(tool_call(ctx, c, info.name));
         assert_int_equal(tsr_context_peak_workspace_bytes(ctx), need);
         tool_case_reset(tc);
-        if (need == 0) { // any address will do
+        if (need == 0) { // any address is accepted
             char byte;
             assert_ok(c->spec->call(ctx, c, info.name, &byte, 0, NULL));
             assert_ok(c->spec->call(ctx, c, info.name, (void *)(uintptr_t)4, 1, NULL));
@@ -284,7 +284,7 @@ static void scarce_free(void *user, void *pointer, size_t bytes) {
     free(pointer);
 }
 
-// Without memory for the arena: OUT_OF_MEMORY, nothing written, and then the same context serves.
+// Without memory for the arena the call returns OUT_OF_MEMORY and writes nothing, and then the same context serves.
 static void no_memory(struct tool_case *tc) {
     const struct op_case *c = &tc->tensors.c;
     tsr_context *scarce;
@@ -321,7 +321,7 @@ static void walk(void (*check)(struct tool_case *), uint64_t seed) {
             tool_case_create(&tc, &c, repeat % 2 == 0 ? LAYOUT_CONTIGUOUS : LAYOUT_RANDOM, &rng);
             check(&tc);
             tool_case_reset(&tc);
-            assert_ok(tool_call(ctx, &tc.tensors.c, NULL)); // after all that
+            assert_ok(tool_call(ctx, &tc.tensors.c, NULL)); // after all refusals
             tool_case_release(&tc);
         }
 }
@@ -349,7 +349,7 @@ static void every_operation_is_described(void **state) {
     assert_null(spec_find("nonsense"));
 }
 
-// A standard shape that asks for no output would measure nothing.
+// A standard shape without an output would measure nothing.
 static void standard_shapes_have_work(void **state) {
     (void)state;
     for (int i = 0; op_specs[i] != NULL; i++)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every operation that the tool describes gives the same bits: for any number of threads, in every
-// run, and for a row whether it comes alone or among others.
+// Every operation that the tool describes gives the same bits for any number of threads and in every run. A row has the
+// same bits alone and among other rows.
 #include "tool_case.h"
 
 static const int thread_counts[] = {1, 2, 3, 7};
@@ -32,12 +32,12 @@ static void fail_case(const struct op_case *c, const char *variant, tsr_isa isa,
              what);
 }
 
-enum { NUM_NAN_CASES = 12 }; // of an operation
+enum { NUM_NAN_CASES = 12 }; // per operation
 
 // ---- Values that are no numbers ---------------------------------------------------------------
 
-// NaN of both signs and several payloads, and infinities that make some, in one of `one_of` elements of every floating input; a few
-// columns and rows have many, so that several meet in one result.
+// Writes NaN of both signs with several payloads, and infinities that produce NaN, to one of `one_of` elements of every
+// floating input. One row and one column have many of them, so that several meet in one result.
 static void strew(struct tool_case *tc, struct rng *rng, int64_t one_of) {
     static const uint64_t values[] = {0x7ff8000000000000, 0xfff8000000000000, 0x7ffc800000000000,
                                       0xfffdc00000000000, 0x7ff0000000000000, 0xfff0000000000000};
@@ -58,7 +58,7 @@ static void strew(struct tool_case *tc, struct rng *rng, int64_t one_of) {
                 uint64_t bits = values[rng_int(rng, 0, COUNT(values) - 1)];
                 double value;
                 memcpy(&value, &bits, sizeof value);
-                if (t->dtype == TSR_BF16) // with its payload, which tsr_store drops
+                if (t->dtype == TSR_BF16) // keeps the payload, which tsr_store drops
                     ((uint16_t *)t->data)[offset] =
                         (uint16_t)(bits >> 48 & 0x8000) | (uint16_t)(bits >> 45 & 0x7fff);
                 else
@@ -72,7 +72,7 @@ static void strew(struct tool_case *tc, struct rng *rng, int64_t one_of) {
 
 // ---- The same for any number of threads, and in every run -------------------------------------
 
-// The bits of all outputs, in one block.
+// Copies the bits of all outputs into one block.
 static size_t gather(const struct tool_case *tc, unsigned char *out) {
     size_t used = 0;
     for (int s = 0; tc->tensors.c.spec->slots[s].name != NULL; s++) {
@@ -121,7 +121,7 @@ static void check_threads_of_spec(const struct op_spec *spec, struct rng *rng) {
         }
         tool_case_release(&tc);
     }
-    // And a hundred times over.
+    // Repeats it a hundred times.
     tsr_isa best = tsr_context_isa(contexts[TSR_ISA_SCALAR][0]);
     for (int isa = TSR_ISA_SCALAR; isa < TSR_ISA_COUNT; isa++)
         if (contexts[isa][0] != NULL) best = (tsr_isa)isa;
@@ -138,7 +138,7 @@ static void same_bits_for_any_number_of_threads(void **state) {
     for (int i = 0; op_specs[i] != NULL; i++) check_threads_of_spec(op_specs[i], &rng);
 }
 
-// Random cases, and of operations whose tasks are cut within groups of rows or tiles one that has several.
+// Draws a random case. Operations that cut tasks within groups of rows or tiles also get a case with several of these.
 static void draw_with_nan(struct op_case *c, int n, struct rng *rng) {
     static const struct {
         const char *op, *large;
@@ -191,8 +191,8 @@ static void the_same_nan_for_any_number_of_threads(void **state) {
 
 // ---- A row alone and among others -------------------------------------------------------------
 
-// The operations whose contract says batch-invariant, the parameter that counts rows, the least
-// number of them that the promise holds for, and a case larger than the random ones.
+// The batch-invariant operations, the parameter that counts rows, the least number of rows for which the promise holds,
+// and a case larger than the random ones.
 static const struct invariant {
     const char *op, *param;
     int64_t least;
@@ -222,7 +222,7 @@ static const struct invariant {
     {"matmul_backward", "m", 1, "m=300 n=257 k=300 +da +db", TSR_BATCH_INVARIANT},
 };
 
-// The dimension of a slot that the parameter counts; -1: none, -2: it does not keep its size.
+// The dimension of a slot that the parameter counts; -1: none, -2: its size does not match.
 static int sliced_dim(const struct op_case *all, const struct op_case *few, int s) {
     int64_t shape[TSR_MAX_DIMS], few_shape[TSR_MAX_DIMS];
     int ndim = all->spec->shape(all, s, shape), sliced = -1;
@@ -235,7 +235,7 @@ static int sliced_dim(const struct op_case *all, const struct op_case *few, int 
     return sliced;
 }
 
-// The elements of a view have the bytes that lie at the same places of another buffer.
+// Returns whether the elements of a view equal those at the same offsets in another buffer.
 static bool same_elements(const tsr_tensor *t, const void *base, const void *other_base) {
     int64_t index[TSR_MAX_DIMS] = {0};
     size_t bytes = tsr_dtype_bytes(t->dtype);
@@ -252,7 +252,7 @@ static bool same_elements(const tsr_tensor *t, const void *base, const void *oth
     }
 }
 
-// Runs `count` rows from `first` on, on views of the same tensors, and compares.
+// Runs `count` rows from `first` on with views of the same tensors, and compares the results.
 static bool check_slice(struct tool_case *tc, const struct invariant *invariant, int64_t first,
                         int64_t count, void *const *full, tsr_context *ctx) {
     const struct op_case *all = &tc->tensors.c;

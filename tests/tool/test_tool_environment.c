@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program with the set-user-id bit: no variable of whoever started it says what the library opens, runs or writes.
+// A program with the set-user-id bit: the caller's environment variables must not decide what the library opens, runs
+// or writes.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -11,7 +12,7 @@
 #include "test_support.h"
 
 enum { STRANGER = 65534, NOT_ITSELF = 76 };
-// All that the library and the tool read, with values that show where one of them is believed.
+// All variables that the library and the tool read. Each value is visible if it is used.
 static const char *const variables[] = {"TSR_ISA=nonsense",
                                         "TSR_TUNING_FILE=/stranger/tuning",
                                         "TSR_CACHE_DIR=/stranger/cache",
@@ -24,7 +25,7 @@ static const char *const variables[] = {"TSR_ISA=nonsense",
                                         "TSR_LOG=plan,kernels",
                                         NULL};
 
-// Exits with the number of the first breach, or 0.
+// Exits with the number of the first violation, or 0.
 static void run_as_another(void) {
     char path[512];
     tsr_context *ctx = NULL;
@@ -61,7 +62,7 @@ static void test_set_user_id(void **state) {
     int status = 0;
     (void)state;
     if (geteuid() != 0 || TEST_HAS_ASAN || TEST_HAS_TSAN)
-        skip(); // sanitizers read theirs at the start
+        skip(); // sanitizers read their own variables at the start
     assert_non_null(mkdtemp(folder));
     assert_int_equal(chmod(folder, 0755), 0);
     snprintf(path, sizeof path, "%s/program", folder);

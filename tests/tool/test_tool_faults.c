@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults on the CPU: memory of the system and of a caller's allocator, threads, files; over every variant of every
-// operation and all other public calls. An operation without a description in the tool fails the first test.
+// Fault tests on the CPU: memory of the system and of a caller's allocator, threads, files; for every variant of every
+// operation and all other public calls. The first test fails if the tool does not describe an operation.
 #include <sys/wait.h>
 #include <tessera/dlpack.h>
 
@@ -18,7 +18,7 @@ struct op_job {
     const char *variant;
     tsr_context *ctx;
     bool has_allocator;
-    size_t workspace_bytes; // what prepare gives
+    size_t workspace_bytes; // as returned by prepare
     size_t prepared;
 };
 
@@ -59,7 +59,7 @@ static bool op_is_right(void *arg, tsr_status status) {
 
 static void op_after(void *arg) {
     tsr_context_destroy(((struct op_job *)arg)->ctx);
-    tsri_team_stop(); // so that the next one asks for threads too
+    tsri_team_stop(); // so that the next call requests threads too
 }
 
 static tsr_status prepare_run(void *arg) {
@@ -75,7 +75,7 @@ static bool prepare_is_right(void *arg, tsr_status status) {
            job->prepared == (status == TSR_OK ? job->workspace_bytes : SIZE_MAX);
 }
 
-// What it gives and asks for where nothing is refused; -1 where it does not serve the case.
+// Runs the case without refusals. Stores its outputs and returns its number of requests, or -1 if it is unsupported.
 static int op_expect(struct op_job *job) {
     op_before(job);
     fault_arm(0, false);
@@ -112,8 +112,8 @@ static void job_release(struct op_job *job) {
     for (int s = 0; s < SPEC_MAX_SLOTS; s++) free(job->expected[s]);
 }
 
-// The first of some random cases for which a call asks for that much; else the one that asks for the most. -1 where
-// none is served.
+// Finds the first random case whose call makes `enough` requests, or else the one with the most requests. Returns -1 if
+// no case is supported.
 static int find_case(struct op_job *job, const struct op_spec *spec, const char *variant,
                      int enough) {
     enum { NUM_DRAWS = 40 };
@@ -189,7 +189,7 @@ static void drop_context(void *arg) {
 
 static tsr_status create_run(void *arg) {
     tsr_context *made = (tsr_context *)&faults;
-    tsr_context_options options = TSR_CONTEXT_OPTIONS(.num_threads = 0); // as many as it may use
+    tsr_context_options options = TSR_CONTEXT_OPTIONS(.num_threads = 0); // all that it may use
     if (arg != NULL) options.allocator = (tsr_allocator){hook_alloc, hook_free, NULL};
     tsr_status status = tsr_context_create(&options, &made);
     assert_true((status == TSR_OK) == (made != NULL));
@@ -212,7 +212,7 @@ static tsr_status memory_run(void *arg) {
 
 static tsr_status available_run(void *arg) {
     int64_t bytes = tsr_memory_available(arg);
-    assert_true(bytes == -1 || bytes > 0); // -1 where no file can be read
+    assert_true(bytes == -1 || bytes > 0); // -1 if no file can be read
     return TSR_OK;
 }
 
@@ -265,11 +265,10 @@ static void other_calls(void **state) {
                             estimate = {"self_attention_estimate", make_context, estimate_run, NULL,
                                         drop_context},
                             import = {"from_dlpack", NULL, import_run, NULL, NULL};
-    assert_true(fault_walk(&create, NULL) >=
-                4); // the mask of CPUs, files of the quota, the context
+    assert_true(fault_walk(&create, NULL) >= 4); // the CPU mask, the quota's files, the context
     assert_true(fault_walk(&create, &work) >= 4);
     assert_int_equal(fault_walk(&memory, &block), 2);
-    assert_true(fault_walk(&available, NULL) >= 4); // the list of groups, what the kernel says
+    assert_true(fault_walk(&available, NULL) >= 4); // the list of groups, the kernel's report
     assert_int_equal(fault_walk(&probe, &work), 2 * 2 * (NUM_THREADS - 1));
     assert_int_equal(fault_walk(&estimate, &bytes), 0);
     assert_int_equal(fault_walk(&import, NULL), 0);
@@ -277,7 +276,7 @@ static void other_calls(void **state) {
 
 // ---- Recordings -------------------------------------------------------------------------------
 
-enum { NUM_RANGES = 1500 }; // more than the list has room for at first
+enum { NUM_RANGES = 1500 }; // more than the list's initial capacity
 
 static struct {
     int num_given;
@@ -316,8 +315,8 @@ static void recordings(void **state) {
 
 // ---- A process that has not asked the system for anything yet ---------------------------------
 
-// What is asked once and kept for good: sizes of caches, the handler of forks. Each refusal has a child of its own, which
-// starts with what this process knows: nothing, so this comes first.
+// Requests that a process makes only once: cache sizes, the fork handler. Each refusal uses its own child, which starts
+// with this process's state. This test is first, because that state must be empty.
 static int run_cold(int n, bool goes_on, int *num_refused) {
     int pipes[2], status = 0;
     assert_int_equal(pipe(pipes), 0);

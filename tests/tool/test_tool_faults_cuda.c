@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults on CUDA in calls of operations: what the operating system, the driver, NVRTC and CUPTI may refuse, over every variant
-// of every operation, in recordings of them, and in a process that has opened no library yet.
+// Fault tests on CUDA for calls of operations: refusals by the operating system, the driver, NVRTC and CUPTI, for every
+// variant of every operation, in recordings, and in a process that has not opened any library.
 #include <sys/wait.h>
 
 #include "tool_case.h"
@@ -11,7 +11,7 @@
 
 struct op_job {
     struct tool_case tc;
-    struct op_case c; // on the device
+    struct op_case c; // with device tensors
     const char *variant;
     size_t workspace_bytes;
 };
@@ -26,7 +26,7 @@ static tsr_status prepare_run(void *arg) {
     return job->c.spec->call(ctx, &job->c, job->variant, NULL, 0, &job->workspace_bytes);
 }
 
-// Outputs may hold anything, for a call can end between two of its kernels.
+// Outputs may have any values, because a call can fail between two of its kernels.
 static bool op_is_right(void *arg, tsr_status status) {
     struct op_job *job = arg;
     const struct tensors *t = &job->tc.tensors;
@@ -54,8 +54,8 @@ static void job_create(struct op_job *job, const struct op_spec *spec, tsr_dtype
     for (int s = 0; s < SPEC_MAX_SLOTS; s++) job->c.tensor[s].device = on_cuda;
 }
 
-// A case that the variant serves; false where there is none. Some have rows that a block does not hold, or lines of
-// matrices at multiples of 16 bytes.
+// Finds a case that the variant serves, or returns false. Some cases have rows that are too long for one block, or
+// matrix rows at multiples of 16 bytes.
 static bool find_case(struct op_job *job, const struct op_spec *spec, const char *variant) {
     enum { NUM_DRAWS = 1000, FIRST_WIDE = 32 };
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16};
@@ -75,7 +75,7 @@ static bool find_case(struct op_job *job, const struct op_spec *spec, const char
     return false;
 }
 
-// The library's choice from a context and a cache that know nothing; the others with kernels that are loaded.
+// The default variant starts with an empty context and cache, the others with loaded kernels.
 static void walk_variant(const struct op_spec *spec, const char *variant) {
     bool is_cold = variant == NULL;
     const struct fault_call call = {spec->op, is_cold ? make_cold_context : make_context, op_run,
@@ -159,7 +159,8 @@ static void recordings(void **state) {
 
 // ---- A process that has not opened a library yet ----------------------------------------------
 
-// What is asked once and kept for good. A child for each refusal: it fails in words or works, and works on the CPU.
+// Requests that a process makes only once. Each refusal uses its own child: CUDA fails in words or works, and the CPU
+// works.
 static int run_cold(int n, bool goes_on, int *num_refused) {
     int pipes[2], status = 0;
     assert_int_equal(pipe(pipes), 0);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults on CUDA in calls that belong to no operation: contexts, memory, streams, events, graphs, and kernels ahead of time.
+// Fault tests on CUDA for calls outside operations: contexts, memory, streams, events, graphs, and compilation of
+// kernels in advance.
 #include "fault_cuda_case.h"
 
 // ---- Contexts, memory, streams, events, graphs ------------------------------------------------
@@ -9,8 +10,7 @@ static tsr_status create_run(void *arg) {
     (void)arg;
     tsr_status status = tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = on_cuda), &made);
     assert_true((status == TSR_OK) == (made != NULL));
-    int armed =
-        faults.fail_at; // what the driver keeps of a context that it does not let in is lost
+    int armed = faults.fail_at; // destroy must enter the context, or objects leak
     faults.fail_at = 0;
     tsr_context_destroy(made);
     faults.fail_at = armed;
@@ -38,7 +38,7 @@ static tsr_status memory_run(void *arg) {
     assert_true((status == TSR_OK) == (block != NULL));
     if (status == TSR_OK) status = memory_steps();
     if (status == TSR_OK) assert_memory_equal(block, "aaaa", 4);
-    int held = fake.num_memory; // a free that fails before the driver is asked may be asked again
+    int held = fake.num_memory; // a free that fails before the driver is called can be repeated
     tsr_status freed = tsr_memory_free(ctx, block);
     if (fake.num_memory == held && held > 0) {
         faults.fail_at = 0;
@@ -91,7 +91,7 @@ static tsr_status graph_run(void *arg) {
     return TSR_OK;
 }
 
-// Lets go of what the steps that succeeded made: what is held then is the context's stream and its event.
+// Releases what the successful steps created. Then only the context's stream and its event are left.
 static bool handles_are_right(void *arg, tsr_status status) {
     (void)arg, (void)status;
     if (fake.is_capturing) assert_ok(tsr_graph_end(ctx, &graph));
@@ -167,7 +167,7 @@ static tsr_status build_run(void *arg) {
     return tsr_kernels_build("sm_90a", kernels.pack, *(int *)arg, see_kernel, NULL);
 }
 
-// The pack is there whole or not at all.
+// The pack must be complete or absent.
 static bool build_is_right(void *arg, tsr_status status) {
     (void)arg;
     bool is_there = access(kernels.pack, F_OK) == 0;
@@ -204,7 +204,7 @@ static tsr_status clear_run(void *arg) {
     return TSR_OK;
 }
 
-// Removed once, by the call under test or by the one after it.
+// Removed once, by the tested call or by the next one.
 static bool clear_is_right(void *arg, tsr_status status) {
     return status == TSR_OK ? *(int *)arg == 1 : *(int *)arg == 0;
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The caller's floating-point environment, whatever it is, changes no bit of a result, and is after a call what it was before,
-// flags and all: every operation that the tool describes, by every variant, and what else computes.
+// The caller's floating-point environment changes no bit of a result, and a call does not change it or its flags: every
+// variant of every operation that the tool describes, and all other functions that compute.
 //
-// Between the tool, which computes arguments in the default environment, and the library stand the functions below: the linker
-// (--wrap, TesseraTests.cmake) has calls of the functions named here go to them.
+// The tool computes arguments in the default environment. The functions below run between the tool and the library: the
+// linker option --wrap (TesseraTests.cmake) redirects the tool's calls to them.
 #define _GNU_SOURCE
 #include <math.h>
 #include <unistd.h>
@@ -13,9 +13,9 @@
 
 #include "core/core_dtype.h"
 
-static const struct hostile_floats *floats = &hostile_floats[0]; // around the next calls
-static struct hostile_floats after;                              // the last one
-static int depth, num_calls; // a module calls operations by their public names
+static const struct hostile_floats *floats = &hostile_floats[0]; // for the next calls
+static struct hostile_floats after;                              // after the last call
+static int depth, num_calls; // depth: a module calls operations by their public names
 
 static bool begin(void) {
     if (depth++ > 0) return false;
@@ -88,7 +88,7 @@ static void expect_unchanged(const char *what) {
 
 // ---- Contexts ---------------------------------------------------------------------------------
 
-// A caller's loop that leaves its own environment behind, in tasks and after them.
+// A caller's loop that leaves another environment during and after its tasks.
 static void careless_for(void *user, int num_tasks, void (*task)(void *, int), void *arg) {
     (void)user;
     for (int i = 0; i < num_tasks; i++) {
@@ -148,7 +148,7 @@ static void check_variant(struct tool_case *tc, const char *variant) {
     tsr_status status = tool_call(contexts[0], c, variant);
     if (status == TSR_UNSUPPORTED) return;
     assert_ok(status);
-    expect_unchanged(what); // no flag is set either
+    expect_unchanged(what); // no flags are set
     keep_outputs(tc, kept);
     for (int i = 0; i < NUM_HOSTILE_FLOATS; i++) {
         int before = num_calls;
@@ -163,7 +163,7 @@ static void check_variant(struct tool_case *tc, const char *variant) {
         }
         assert_ok(c->spec->call(contexts[i % NUM_CONTEXTS], c, variant, NULL, 0, &bytes));
         expect_unchanged(what);
-        assert_true(num_calls >= before + 3); // they went through here
+        assert_true(num_calls >= before + 3); // the calls passed through these wrappers
     }
     floats = &hostile_floats[0];
     for (int s = 0; s < SPEC_MAX_SLOTS; s++) free(kept[s]);
@@ -207,7 +207,7 @@ static uint64_t bits_of(double value) {
     return bits;
 }
 
-// Values of all kinds: any bits, bits near to what formats round to, few of them.
+// Values of all kinds: any bits, bits near rounding boundaries, few bits.
 static uint64_t draw_double(uint64_t *seed, int i) {
     uint64_t bits = test_bits(seed), exponent = 1023 - 160 + test_bits(seed) % 320;
     if (i % 3 == 0) return bits;
@@ -231,7 +231,7 @@ static void scalars_do_not_depend_on_it(void **state) {
                 assert_memory_equal(&stored[e], &stored[0], sizeof bits);
                 assert_true(bits_of(loaded[e]) == bits_of(loaded[0]));
             }
-            // And they are what the processor's own conversions are.
+            // They also equal the processor's own conversions.
             double exact = tsri_load((tsr_dtype)d, &bits, 0);
             assert_true(bits_of(exact) == bits_of(loaded[0]) || (isnan(exact) && d == TSR_F64));
             if (d != TSR_F32) continue;
@@ -282,7 +282,7 @@ static void what_else_computes(void **state) {
     (void)unlink(path);
 }
 
-// A sentence that holds a number has the same words in every environment.
+// A sentence with a number has the same words in every environment.
 static void sentences_do_not_depend_on_it(void **state) {
     (void)state;
     static float x[4], y[4];

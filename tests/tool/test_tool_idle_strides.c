@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Strides that no step ever takes: those of dimensions of 0 or 1 elements, and of empty tensors, may be any number, and an empty
-// tensor has no data. Every size of every operation is set to 0 and to 1, and every variant is proved with such strides.
-// TESSERA_TEST_DEVICE=cuda:0 proves those of that device; TESSERA_TEST_CASES (1) draws more rounds of cases,
-// TESSERA_TEST_SEED others.
+// Strides of dimensions with 0 or 1 elements and of empty tensors may be any number, and an empty tensor needs no data.
+// Every size of every operation is set to 0 and to 1, and every variant is verified with such strides.
+// TESSERA_TEST_DEVICE=cuda:0 selects that device, TESSERA_TEST_CASES (1) the number of rounds, TESSERA_TEST_SEED other
+// cases.
 #include "tool_case.h"
 
 #include "system/device_option.h"
@@ -15,7 +15,7 @@ static uint64_t seed = 20261129;
 
 static const int64_t idle_strides[] = {0, 1, 7, INT64_C(1) << 60, INT64_MAX, -1, INT64_MIN};
 
-// NumPy's for what is empty, then any.
+// Sets NumPy's strides for empty tensors first, then random ones.
 static void set_idle_strides(struct op_case *c, int turn, struct rng *rng) {
     for (int s = 0; c->spec->slots[s].name != NULL; s++) {
         tsr_tensor *t = &c->tensor[s];
@@ -35,13 +35,13 @@ static void fail_case(const struct op_case *c, const char *variant, const char *
              tsr_dtype_name(c->dtype), variant != NULL ? variant : "(default)", what);
 }
 
-// Every variant of a case, each within its bound or unsupported; what is refused is so whatever the strides are.
+// Verifies each variant of a case: it is within its bound or unsupported. A refusal must not depend on the strides.
 static void prove(const struct op_case *c, struct rng *rng) {
     for (int turn = 0; turn < 3; turn++) {
         struct trial trial;
         uint64_t bits = rng_bits(rng);
         bool is_legal = trial_create(&trial, c, bits, FILL_NORMAL, LAYOUT_RANDOM) == TSR_OK;
-        if (!is_legal) { // as a head of no columns
+        if (!is_legal) { // for example a head without columns
             if (strstr(trial.refusal, "stride") != NULL) fail_case(c, "reference", trial.refusal);
             return;
         }
@@ -72,7 +72,7 @@ static void every_size_of_every_operation(void **state) {
                 int pages = spec_param(spec, "num_pages");
                 if (p == pages) continue;
                 if (pages >= 0)
-                    c.param[pages] = 0; // as many as there are places: nobody shares one
+                    c.param[pages] = 0; // the default number of pages, so that no page is shared
                 c.param[p] = turn % 2;
                 prove(&c, &rng);
                 num_cases++;

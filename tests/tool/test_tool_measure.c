@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tool's option parser, the cases of a bench, measuring (what it counts and refuses, never how
-// fast anything is) and the written results.
+// The tool's option parser, the cases of a benchmark, measuring (what it counts and refuses, never speed), and the
+// written results.
 #include "test_support.h"
 
 #include <jansson.h>
@@ -94,7 +94,7 @@ static void test_options(void **state) {
     assert_int_equal(parse(options, &operands, WORDS("--none")), EXIT_USAGE);
     assert_int_equal(parse(options, &operands, WORDS("-z")), EXIT_USAGE);
     assert_int_equal(parse(options, &operands, WORDS("--text")), EXIT_USAGE);
-    text = NULL; // an option is no value, unless it is written as one
+    text = NULL; // an option is not a value, except after =
     assert_int_equal(parse(options, &operands, WORDS("--text", "--flag")), EXIT_USAGE);
     assert_int_equal(parse(options, &operands, WORDS("-t", "--flag")), EXIT_USAGE);
     assert_int_equal(parse(options, &operands, WORDS("--count", "--flag")), EXIT_USAGE);
@@ -178,7 +178,7 @@ static void test_measure(void **state) {
             assert_true(r->p20_ms <= r->median_ms && r->median_ms <= r->p80_ms && r->p20_ms > 0);
             assert_true(r->err_over_bound >= 0 && r->err_over_bound <= 1);
             assert_true(r->predicted_bytes > 2 * 33 * 129 * 4.0);
-            assert_true(r->peak_bytes == r->predicted_bytes); // an arena just large enough
+            assert_true(r->peak_bytes == r->predicted_bytes); // an arena of exactly the needed size
             assert_true(r->ceiling_ms > 0 && r->is_cold == (is_cold == 1));
         }
         assert_true(results[1].speedup_over_naive == 1);
@@ -186,8 +186,8 @@ static void test_measure(void **state) {
     }
 }
 
-// A result says what ran, also where the library chose it: the name that a context like the session's
-// gives for the same call.
+// A result names the variant that ran, also the default one: a context like the session's reports the same name for the
+// call.
 static void test_chosen_variant(void **state) {
     (void)state;
     static const char *const cases[][2] = {
@@ -202,7 +202,7 @@ static void test_chosen_variant(void **state) {
         struct result result;
         struct op_case c = case_default(spec_find(cases[i][0]));
         assert_true(case_set(&c, cases[i][1], error, sizeof error));
-        // On a machine with other work the figure may be refused; the name stands.
+        // On a busy machine the measurement may be refused, but the name is still set.
         if (measure_case(session, &c, NULL, &result) != MEASURE_OK &&
             strstr(measure_error(session), "refused") == NULL)
             fail_msg("%s", measure_error(session));
@@ -218,11 +218,12 @@ static void test_chosen_variant(void **state) {
     measure_close(session);
 }
 
-// A probe that was sized beside other work does not stay too short. One of many has to be undisturbed for ten milliseconds.
+// A probe that was sized on a busy machine must grow later. One of many probes must run undisturbed for ten
+// milliseconds.
 static void test_probe_grows(void **state) {
     (void)state;
     struct measure_session *session = open_session(false);
-    bool is_divisible = session->fma_repeat >= 4; // one turn takes long in a sanitizer's build
+    bool is_divisible = session->fma_repeat >= 4; // one repetition takes long with a sanitizer
     session->fma_repeat = 1;
     session->fma_best = 0;
     for (int i = 0; i < 1000 && session->fma_repeat == 1; i++) clock_probe(session);
@@ -238,7 +239,7 @@ static double impossible_flops(const struct op_case *c) {
 }
 
 static void impossible_bound(const struct op_case *c, int slot, double *bound) {
-    memset(bound, 0xff, (size_t)case_numel(c, slot) * sizeof *bound); // NaN: nothing is right
+    memset(bound, 0xff, (size_t)case_numel(c, slot) * sizeof *bound); // NaN: no value is right
 }
 
 static void test_refused(void **state) {
@@ -264,21 +265,21 @@ static void test_refused(void **state) {
     assert_true(*measure_error(session) != '\0');
 
     c = small_case(spec_find("softmax_forward"));
-    c.param[0] = 1e13; // no machine has the memory
+    c.param[0] = 1e13; // more memory than any machine has
     measure_options_of(session)->is_unproved = true;
     assert_int_equal(measure_case(session, &c, "fused", &result), MEASURE_FAILED);
     measure_close(session);
 }
 
-// Elements, and bytes, beyond 64 bits: refused before anything is allocated, in figures that are right.
+// More elements or bytes than 64 bits can count: refused before any allocation, with correct sizes in the sentence.
 static void test_beyond_64_bits(void **state) {
     (void)state;
     static const struct {
         double rows, cols;
         const char *size;
     } cases[] = {
-        {0x1p32, 0x1p32, " 147.6 EB"}, // twice 2^64 elements
-        {0x1p31, 0x1p31, " 36.9 EB"},  // each of 2^64 bytes
+        {0x1p32, 0x1p32, " 147.6 EB"}, // tensors of 2^64 elements
+        {0x1p31, 0x1p31, " 36.9 EB"},  // tensors of 2^64 bytes
         {0x1p40, 0x1p20, " 9.2 EB"},
     };
     struct measure_session *session = open_session(false);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera memory: traffic counted by hand for shapes that are easy to count, rows of measured variants, and
-// what is written of them.
+// tessera memory: traffic counted by hand for simple shapes, rows of measured variants, and the written output.
 #include "test_support.h"
 
 #include <jansson.h>
@@ -36,7 +35,7 @@ static void test_traffic(void **state) {
     expect_traffic(&c, "fused", 4000, 4000, 1);
     expect_traffic(&c, "unfused", 12000, 8000, 3);
 
-    // 2 x 4 heads of 100 tokens, 8 columns; half of the pairs and the diagonal under a causal mask.
+    // 2 x 4 heads of 100 tokens, 8 columns. A causal mask keeps half of the pairs and the diagonal.
     c = make_case("attention_forward",
                   "batch_size=2 num_heads=4 seqlen_q=100 seqlen_k=100 head_dim=8");
     double tensor = 2 * 4 * 100 * 8 * 4, pairs = 2 * 4 * 100 * 100 * 4;
@@ -51,7 +50,7 @@ static void test_traffic(void **state) {
     assert_true(traffic_of(&c, true, &t) && t.num_passes == 3);
     assert_true(traffic_of(&c, false, &t) && t.num_passes == 1);
 
-    // x, two projections and what lies between them: 20 rows.
+    // x, two projections and the tensors between them: 20 rows.
     c = make_case("self_attention_forward",
                   "batch_size=2 seqlen=10 embed_dim=16 num_heads=2 head_dim=8");
     double x = 20 * 16 * 4, scores = 2 * 2 * 10 * 10 * 4, weights = 4 * 16 * 16 * 4;
@@ -60,7 +59,7 @@ static void test_traffic(void **state) {
 
     c = make_case("matmul_forward", "m=10 n=20 k=30");
     expect_traffic(&c, NULL, 4 * (300 + 600), 800, 1);
-    assert_false(traffic_of(&c, true, &t)); // its baseline is no unfused form
+    assert_false(traffic_of(&c, true, &t)); // its baseline is not an unfused form
 }
 
 // ---- Rows -------------------------------------------------------------------------------------
@@ -127,7 +126,7 @@ static void test_rows(void **state) {
     check_formats(&rows);
     memory_rows_free(&rows);
 
-    // The library's own estimate stands in for prepare's bytes, and is what the module takes.
+    // The library's own estimate replaces prepare's bytes and is what the module uses.
     static const char *const modules[] = {"self_attention_forward", "self_attention_backward"};
     static const char *const params[] = {
         "batch_size=2 seqlen=65 embed_dim=48 num_heads=4 num_kv_heads=2 head_dim=12",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `tessera profile` makes of the records of a GPU, given some by hand: medians, shares, gaps and latencies. And the
-// tensors that travel to a device, on a context of the CPU, where a copy is a copy as well.
+// How `tessera profile` evaluates a GPU's records, with records made by hand: medians, shares, gaps and latencies. Also
+// tensors that are copied to a device, on a CPU context, where a copy works the same.
 #include <math.h>
 #include <tessera/tessera.h>
 
@@ -29,7 +29,7 @@ static struct profile_event *add(tsr_profile_kind kind, const char *name, enum p
     return event;
 }
 
-// A call of 10 us on the host, whose launch begins after 2 and whose kernel, of 20, after 8.
+// A call of 10 us on the host at `at`. Its launch begins after 2 us, and its kernel of 20 us after 8 us.
 static void add_alone(int step, double at, const char *kernel) {
     static int64_t launch = 100;
     last_call++;
@@ -64,7 +64,7 @@ static void figures_of_a_gpu(void **state) {
     add(TSR_PROFILE_COPY, to_device, PHASE_IN, 0, 0, 50)->record.bytes = 100000;
     add_alone(0, 100, one);
     add_alone(1, 200, two);
-    // Two rounds of two steps; the second step has two kernels. The host is done before the first begins.
+    // Two rounds of two steps, of which the second has two kernels. The host finishes before the first kernel begins.
     for (int round = 0; round < 2; round++)
         for (int s = 0; s < 2; s++)
             add(TSR_PROFILE_RANGE, "step", PHASE_ROW, s, 300 + 5 * (2 * round + s),
@@ -72,10 +72,10 @@ static void figures_of_a_gpu(void **state) {
     for (int round = 0; round < 2; round++) {
         double at = 1000 + 40 * round;
         last_call++;
-        add_kernel(0, at, 16, one); // then 4 of nothing
+        add_kernel(0, at, 16, one); // then 4 us idle
         last_call++;
         add_kernel(1, at + 20, 10, two);
-        add_kernel(1, at + 32, 6, two); // and 2 to the next round's
+        add_kernel(1, at + 32, 6, two); // then 2 us until the next round
     }
     profile.events = events;
     profile.num_events = num_events;
@@ -87,18 +87,18 @@ static void figures_of_a_gpu(void **state) {
     NEAR(first->host_us, 4);
     NEAR(first->start_us, 8);
     NEAR(first->launch_us, 6);
-    NEAR(first->gap_us, 2); // since the other step's: the first of all has none
+    NEAR(first->gap_us, 2); // after the other step; the first has none
     NEAR(first->gb_s, 8e6 / 16e-6 * 1e-9);
     NEAR(first->bandwidth_share, 8e6 / 16e-6 / 1e12);
     NEAR(second->num_kernels, 2);
     NEAR(second->device_us, 16);
-    NEAR(second->gap_us, 3); // of 4 and 2
+    NEAR(second->gap_us, 3); // the mean of 4 and 2
     assert_true(isnan(second->bandwidth_share) && isnan(second->compute_share));
     NEAR(summary->busy_share, 64.0 / 78);
 
     assert_int_equal(summary->num_kernels, 2);
     assert_ptr_equal(summary->kernels[0].name,
-                     one); // 20 + 32 of 104 us, as the other: the first stays
+                     one); // both have 20 + 32 of 104 us: the first stays first
     assert_int_equal(summary->kernels[0].count + summary->kernels[1].count, 2 + 2 + 4);
     NEAR(summary->kernels[0].share + summary->kernels[1].share, 1);
     NEAR(summary->kernels[0].max_us, 20);
@@ -123,7 +123,7 @@ static void nothing_recorded(void **state) {
     free(summary);
 }
 
-// Every workload's steps are cases that their operations know.
+// Every step of every workload must be a case that its operation accepts.
 static void workloads_are_cases(void **state) {
     (void)state;
     char op[64], error[256];
@@ -164,7 +164,7 @@ static void tensors_travel(void **state) {
     assert_memory_equal(there, inputs.c.tensor[y].data, 120 * sizeof *there);
     free(there);
     device_case_release(&device);
-    device_case_release(&device); // of nothing
+    device_case_release(&device); // of no tensors
     inputs_release(&inputs);
     tsr_context_destroy(ctx);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs of one trial over and over: one bit that differs in a late run, alone or with the other context, is found and named.
+// Repeated runs of one trial: one changed bit in a late run, alone or with the other context, is found and named.
 #include "test_support.h"
 
 #include <math.h>
@@ -10,8 +10,8 @@ extern const struct op_spec softmax_forward_spec;
 
 enum { RUNS = 12 };
 
-static int num_calls, call_off; // the call, from 1, of which one bit differs; 0: none
-static int threads_off;         // the number of threads with which one does
+static int num_calls, call_off; // the call (from 1) with one changed bit; 0: none
+static int threads_off;         // the number of threads that changes one bit
 
 static tsr_status call(tsr_context *ctx, const struct op_case *c, const char *variant,
                        void *workspace, size_t given_bytes, size_t *workspace_bytes) {

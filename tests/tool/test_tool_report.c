@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables of the report from results that a GPU might give: products by tile, and which row of attention is the library's
-// choice where its variant has a name of its own there.
+// The report's tables for results of a GPU: products by tile, and which row of attention is the library's choice if its
+// variant has another name there.
 #include <math.h>
 #include <unistd.h>
 
@@ -61,8 +61,8 @@ static void products_by_tile(void **state) {
     tile(512, "cuda-mma 64x64x2", 36);
     tile(4096, "cuda-wgmma", 700);
     tile(4096, "cuda-wgmma 128x256x2", 710);
-    tile(4096, "cuda-mma 64x64x1", 250); // the same tile with other splits
-    add("matmul_forward", "m=512 n=512 k=512", NULL, "cuda-split", false, 99); // of another table
+    tile(4096, "cuda-mma 64x64x1", 250); // the same tile with another split
+    add("matmul_forward", "m=512 n=512 k=512", NULL, "cuda-split", false, 99); // for another table
     report_tables_build(&report, &tables);
     const struct report_table *table = report_table_find(&tables, "tiles");
     assert_non_null(table);
@@ -85,12 +85,12 @@ static void products_by_tile(void **state) {
         }
     }
     assert_non_null(strstr(table->note, "In f16"));
-    // No tile of that table is a row of the products' own.
+    // No tile of that table has its own row among the products.
     const struct report_table *products = report_table_find(&tables, "matmul");
     assert_int_equal(products->num_rows, 1);
 }
 
-// The best cells are shaded as a page can: 60 % of the colour, and the square of the share.
+// The page shades the best cells with 60 % of the colour, and others by the square of their share.
 static void shades(void **state) {
     (void)state;
     char *page = NULL;
@@ -112,7 +112,7 @@ static void shades(void **state) {
     free(page);
 }
 
-// Long tables scroll in a box that says how long they are; a report that was cut short says so at its head.
+// Long tables scroll in a box that states their length. A report that was cut short says so at its top.
 static void long_tables_and_short_reports(void **state) {
     static const char *const ops[] = {"cast", "rope_table"};
     (void)state;
@@ -141,7 +141,7 @@ static void long_tables_and_short_reports(void **state) {
     free(page);
 }
 
-// Where the library takes flash1 there is a row of it and one of the forced variant.
+// If the library chooses flash1, the table has one row for the choice and one for the forced variant.
 static void what_is_the_choice(void **state) {
     static const char shape[] = "batch_size=4 seqlen_q=256 seqlen_k=256 num_heads=12 head_dim=64";
     (void)state;
@@ -168,7 +168,7 @@ static const struct chart_series *series_named(const struct report_charts *chart
     return NULL;
 }
 
-// Slopes of the levels end at the roof; a unit for 16-bit products has a roof where something of these dtypes was measured.
+// Slopes of the levels end at the roof. A unit for 16-bit products has a roof only if results of these dtypes exist.
 static void roofs_of_what_was_measured(void **state) {
     (void)state;
     report.machine.peak_gflops = 100;
@@ -180,7 +180,7 @@ static void roofs_of_what_was_measured(void **state) {
         struct report_charts charts;
         struct result *r = &report.results.items[0];
         r->c.dtype = is_narrow ? TSR_BF16 : TSR_F32;
-        r->unit_gflops = 400; // of f32 a probe that found a quieter moment
+        r->unit_gflops = 400; // an fp32 probe from a quieter moment
         report_charts_build(&report, &charts);
         const struct chart_series *slope = series_named(&charts, "roofline", "memory 50 GB/s");
         const struct chart_series *flat =
@@ -189,7 +189,7 @@ static void roofs_of_what_was_measured(void **state) {
         assert_true(slope->points[0].y == 50 * slope->points[0].x);
         assert_true(slope->points[1].x == (is_narrow ? 8 : 2));
         assert_true(slope->points[1].y == (is_narrow ? 400 : 100));
-        assert_true(flat->points[0].x == 0.5 && flat->points[0].y == 100); // where the L2's ends
+        assert_true(flat->points[0].x == 0.5 && flat->points[0].y == 100); // the end of L2's slope
         const struct chart_series *unit = series_named(&charts, "roofline", "16-bit peak");
         if (!is_narrow) assert_null(unit);
         if (is_narrow) assert_true(unit->points[0].x == 2 && unit->points[0].y == 400);
@@ -197,7 +197,7 @@ static void roofs_of_what_was_measured(void **state) {
     }
 }
 
-// What supports none of the cases proves nothing: no PASS of it, and no bar.
+// A variant that supports no case proves nothing: it has no PASS and no bar.
 static void nothing_proved_is_not_shown(void **state) {
     (void)state;
     struct report_charts charts;
@@ -215,7 +215,7 @@ static void nothing_proved_is_not_shown(void **state) {
     report_charts_free(&charts);
 }
 
-// A tensor that an operation always takes is in the case, also where its standard shapes do not name it.
+// A required tensor is in the case even if the standard shapes do not name it.
 static void cases_are_complete(void **state) {
     (void)state;
     struct report_options quick = {.is_quick = true};
@@ -226,7 +226,8 @@ static void cases_are_complete(void **state) {
     assert_true(c.is_present[spec_slot(c.spec, "offsets")]);
 }
 
-// gnuplot gives what stands between backquotes to a shell, also within a string: names of cards and variants are no code.
+// gnuplot runs text between backquotes in a shell, even inside strings. Names of GPUs and variants must not become
+// commands.
 static void words_are_no_commands(void **state) {
     static const char words[] = "`touch RAN`\"\\`touch RAN`'`touch RAN`";
     static const enum chart_kind kinds[] = {CHART_LINES, CHART_BARS, CHART_SCATTER};
@@ -253,7 +254,7 @@ static void words_are_no_commands(void **state) {
         assert_non_null(file);
         while ((letter = getc(file)) != EOF) assert_int_not_equal(letter, '`');
         fclose(file);
-        if (has_gnuplot) assert_non_null(svg[i].bytes); // it was drawn
+        if (has_gnuplot) assert_non_null(svg[i].bytes); // the chart was drawn
         free(svg[i].bytes);
     }
     temporary_remove(folder);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where --out points: a file is replaced, the file behind a link too, and what is no file is written to
-// and stays what it was.
+// The target of --out: a file is replaced, also behind a link. Paths that are no regular file are written to and stay
+// what they were.
 #include "test_support.h"
 
 #include <errno.h>
@@ -92,7 +92,7 @@ static void a_file_is_replaced_with_its_mode(void **state) {
     const char *path = path_of("old"), *other = path_of("other");
     write_text(path, "earlier");
     assert_int_equal(chmod(path, 0660), 0);
-    assert_int_equal(link(path, other), 0); // keeps the earlier file in sight
+    assert_int_equal(link(path, other), 0); // keeps the earlier file visible
     assert_true(file_can_write(path));
     assert_true(write_result(path));
     assert_result_at(path);
@@ -133,7 +133,7 @@ static void a_pipe_is_written_to(void **state) {
     assert_true(file_can_write(path));
     assert_int_equal(pthread_create(&reader, NULL, read_pipe, text), 0);
     bool is_written = write_result(path);
-    if (!S_ISFIFO(mode_of(path))) fail_msg("the pipe is gone"); // and with it the reader's peer
+    if (!S_ISFIFO(mode_of(path))) fail_msg("the pipe is gone"); // the reader needs it
     pthread_join(reader, NULL);
     assert_true(is_written);
     assert_non_null(strstr(text, "\"median_ms\":1.5"));
@@ -161,7 +161,7 @@ static void folders_above_a_file_are_made(void **state) {
     (void)state;
     const char *outer = path_of("outer"), *inner = path_of("outer/inner");
     const char *file = path_of("outer/inner/file");
-    for (int i = 0; i < 2; i++) { // those that are there do not matter
+    for (int i = 0; i < 2; i++) { // existing files do not matter
         file_make_folders(file);
         assert_true(S_ISDIR(mode_of(inner)) && (mode_of(inner) & 07777) == 0700);
         assert_true((mode_of(outer) & 07777) == 0700);

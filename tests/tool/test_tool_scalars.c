@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scalars at their edges: every real parameter of every operation is 0, -0, subnormal, negative, huge, infinite and NaN in turn, as
-// are sinks. Slopes are at most 1, scales of fp8 are powers of 2 or NaN, and one element of q is NaN. Each variant gives what the
-// oracle gives, within its bound, or the call is refused, by all of them and by the name of the parameter.
-// TSR_ISA and TESSERA_TEST_DEVICE=cuda:0 choose where; TESSERA_TEST_CASES (600) how many cases are drawn, TESSERA_TEST_SEED from
-// where.
+// Edge cases of scalars: every real parameter of every operation is 0, -0, subnormal, negative, huge, infinite and NaN
+// in turn, and so are sinks. Slopes are at most 1, fp8 scales are powers of 2 or NaN, and one element of q is NaN. Each
+// variant must match the oracle within its bound, or the call is refused by all variants with the parameter's name.
+// TSR_ISA and TESSERA_TEST_DEVICE=cuda:0 select the device; TESSERA_TEST_CASES (600) is the number of cases,
+// TESSERA_TEST_SEED their seed.
 #include "tool_case.h"
 
 #include <float.h>
@@ -21,8 +21,8 @@ static const double edges[] = {0,        -0.0,    0x1p-149, 0x1p-130, -0x1p-140,
                                -1,       1,       1e-30,    1e30,     -1e30,     0x1p100,
                                0x1p-100, FLT_MAX, -FLT_MAX, INFINITY, -INFINITY, NAN};
 
-// Products with numbers that large are infinite on the way, under scores of 1e30 a weight is 0 or 1 by a rounding: the bounds say
-// nothing of them. What is refused is no such case.
+// Products with such large numbers overflow, and with scores of 1e30 rounding decides whether a weight is 0 or 1, so
+// the bounds mean nothing. Refused values do not belong here.
 static bool is_beyond_bounds(const char *name, double value) {
     if (strcmp(name, "softcap") == 0) return false;
     if (strcmp(name, "softmax_scale") == 0) return fabs(value) > 1 && fabs(value) <= 0x1p100;
@@ -37,7 +37,7 @@ static void fail_case(const struct op_case *c, const char *variant, const char *
              (unsigned long long)seed, what);
 }
 
-// What the oracle refuses the default variant refuses too, as the same parameter.
+// If the oracle refuses a parameter, the default variant must refuse the same one.
 static void expect_refused(const struct trial *trial, const char *name, struct rng *rng) {
     struct tool_case given;
     const struct op_case *c = &trial->c;
@@ -63,7 +63,7 @@ static void prove(const struct op_case *c, const char *name, struct rng *rng, in
         if (v >= 0) assert_ok(tsr_variant_info_get(c->spec->op, v, &info));
         if (v >= 0 && !device_has_variant(device, &info)) continue;
         tsr_status status = trial_run(ctx, NULL, &trial, info.name, &verdict);
-        // What the oracle's doubles hold, and the dtype under test does not, is refused by name.
+        // A value that the oracle's doubles hold but the tested dtype does not is refused by name.
         bool is_refused = status == TSR_INVALID_ARGUMENT && strstr(tsr_last_error(), name) != NULL;
         if (verdict.num_failed > 0 && !is_refused) fail_case(c, info.name, verdict.failure);
         *num_proved += status == TSR_OK;
@@ -81,7 +81,7 @@ static void every_real_parameter_of_every_operation(void **state) {
             for (int p = 0; op_specs[i]->params[p].name != NULL; p++) {
                 const struct param_spec *param = &op_specs[i]->params[p];
                 if (param->kind != PARAM_REAL || !device_has_op(device, op_specs[i]->op)) continue;
-                if (op_specs[i]->is_composed) continue; // its parts have their turns
+                if (op_specs[i]->is_composed) continue; // its parts are tested themselves
                 struct op_case c = tool_draw(op_specs[i], dtypes[rng_int(&rng, 0, 2)], &rng);
                 c.param[p] = edges[rng_int(&rng, 0, COUNT(edges) - 1)];
                 if (is_beyond_bounds(param->name, c.param[p])) continue;
@@ -93,8 +93,8 @@ static void every_real_parameter_of_every_operation(void **state) {
 
 // ---- Scalars that lie in tensors ---------------------------------------------------------------
 
-// One element of one slot is such a number, in the tensors of every variant as in the oracle's.
-static const struct op_spec *drawn; // what bent is but for its filling
+// Plants one such number in one element of one slot, for every variant and the oracle.
+static const struct op_spec *drawn; // `bent` differs only in its fill
 static struct op_spec bent;
 static struct {
     int slot;
@@ -112,12 +112,12 @@ static bool fill_with_one_planted(struct rng *rng, const struct op_case *c, int 
     return true;
 }
 
-// Sinks are any number. Slopes from 1 on make weights of 0 and 1 by a rounding, as softmax_scale does; scales are
-// normal numbers, and what they come to with elements and each other is.
+// Sinks may be any number. With slopes above 1 rounding decides whether weights are 0 or 1, as with softmax_scale.
+// Scales are normal numbers whose products with elements and each other are normal too.
 static bool is_planted(const char *slot, double *value, struct rng *rng) {
     bool is_scale = strcmp(slot, "a_scale") == 0 || strcmp(slot, "b_scale") == 0 ||
                     strcmp(slot, "b_up_scale") == 0;
-    if (strcmp(slot, "q") == 0) *value = NAN; // what makes a row NaN, whatever its sink is
+    if (strcmp(slot, "q") == 0) *value = NAN; // makes the row NaN with any sink
     if (is_scale && !isnan(*value))
         *value = (rng_chance(rng, 0.5) ? 1 : -1) * exp2((double)rng_int(rng, -40, 40));
     if (strcmp(slot, "alibi_slopes") == 0) return fabs(*value) <= 1;
@@ -139,9 +139,9 @@ static void every_scalar_in_a_tensor(void **state) {
                 planted.value = edges[rng_int(&rng, 0, COUNT(edges) - 1)];
                 if (!is_planted(drawn->slots[s].name, &planted.value, &rng)) continue;
                 struct op_case c = tool_draw(drawn, dtypes[rng_int(&rng, 0, 2)], &rng);
-                n++; // a draw without the slot counts too
+                n++; // also counts draws without the slot
                 if (!c.is_present[s]) continue;
-                // What of a weight of NaN is dropped may be 0 or NaN in gradients; beyond 6e4 a sink of f16 is infinite.
+                // With dropout a NaN weight may give 0 or NaN in gradients. Beyond 6e4 an f16 sink is infinite.
                 int dropout = spec_param(drawn, "dropout_p");
                 bool is_backward = strcmp(drawn->pass, "backward") == 0;
                 if (is_backward && dropout >= 0 && !(planted.value < 6e4)) c.param[dropout] = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The writer of tuning files: rows of other keys stay, writers at once lose nothing, and what is no tuning file is not touched.
+// The writer of tuning files: rows of other keys stay, concurrent writers lose nothing, and paths that are no tuning
+// file are not touched.
 #define _GNU_SOURCE
 #include "test_support.h"
 
@@ -55,7 +56,7 @@ static void test_rows_replace_those_of_their_keys(void **state) {
     expect("tessera-tuning 1\nop d f32 1x1 one 8x8 # why\nop d f32 1x16 two\nop e f32 1x1 three\n");
     merge("op d f32 1x1", "four");
     expect("tessera-tuning 1\nop d f32 1x16 two\nop e f32 1x1 three\nop d f32 1x1 four\n");
-    merge("op d f32 1x16", ""); // the built-in choice has won
+    merge("op d f32 1x16", ""); // the built-in choice was fastest
     expect("tessera-tuning 1\nop e f32 1x1 three\nop d f32 1x1 four\n");
     put("tessera-tuning 1\n# mine\n  op\td  f32 1x1 four\nop d f32 1x1\n");
     merge("op d f32 1x1", "five");
@@ -71,7 +72,7 @@ static void test_other_files_are_not_touched(void **state) {
     assert_false(tuning_file_clear(path, error, sizeof error));
     expect("my notes\n");
     assert_false(tuning_file_merge(folder, &line, 1, error, sizeof error));
-    put("tessera-tuning 7\nwhatever\n"); // of another version: as good as none
+    put("tessera-tuning 7\nwhatever\n"); // another version: ignored
     assert_true(tuning_file_merge(path, &line, 1, error, sizeof error));
     expect("tessera-tuning 1\nop d f32 1 one\n");
     assert_true(tuning_file_clear(path, error, sizeof error));
@@ -107,7 +108,7 @@ static void test_folders_are_made(void **state) {
     assert_int_equal(rmdir(deep), 0);
 }
 
-// Each writes rows of its own, one at a time: all of them are there in the end.
+// Each process writes its own rows one by one. In the end all must be there.
 static void test_two_writers_at_once(void **state) {
     (void)state;
     enum { WRITERS = 3, ROWS = 12 };
@@ -159,8 +160,8 @@ static void test_survivors(void **state) {
         };
     static const char *const expected[] = {"two 2x2", "one 1x1", "one 2x2", "one 3x3",
                                            "one 4x4", "onely",   "near 1x1"};
-    // The built-in choice first, though others are expected to be faster; the best four; the best of each other variant up to
-    // twice the least.
+    // The built-in choice is first, even if others are expected to be faster. Then the best four, and the best of each
+    // other variant up to twice the least time.
     int count = tune_survivors(all, COUNT(all), "two", list);
     assert_int_equal(count, COUNT(expected));
     for (int i = 0; i < count; i++) assert_string_equal(list[i].name, expected[i]);

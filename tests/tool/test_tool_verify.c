@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verification verified: softmax with one defect at a time, each of which must be found and named, a
-// sound call that must pass, and a small run over every operation of the library.
+// Tests verification itself: softmax with one defect at a time, each of which must be found and named, a correct call
+// that must pass, and a small run over every operation of the library.
 #include "test_support.h"
 
 #include <math.h>
@@ -18,7 +18,7 @@ enum { ROWS = 2048, COLS = 24 };
 enum defect {
     NONE,
     ZERO_ROW,     // one row in 2,048
-    SWAPPED_ROWS, // two neighbours, each a valid softmax
+    SWAPPED_ROWS, // exchanges two neighbours, each a valid softmax
     LAST_UNWRITTEN,
     ALL_UNWRITTEN,
     GAP, // between two rows
@@ -29,14 +29,14 @@ enum defect {
     INPUT_CHANGED,
     ONE_NAN,
     ONE_INFINITY,
-    BASE_TWO, // 2^x in place of e^x
+    BASE_TWO, // 2^x instead of e^x
     ONE_OFF,  // a relative error of 1e-4 in one element
-    REFUSED,  // a valid call that fails
+    REFUSED,  // fails a valid call
     NUM_DEFECTS
 };
 
 static enum defect defect;
-static int num_threads_off; // with so many threads one bit of the result differs
+static int num_threads_off; // one bit differs with this number of threads
 
 static float *element(const tsr_tensor *t, int64_t row, int64_t col) {
     return (float *)t->data + row * t->stride[0] + col;
@@ -98,7 +98,7 @@ static struct op_spec spoiled_spec(void) {
 
 // ---- Trials -----------------------------------------------------------------------------------
 
-// A layout with gaps between the rows of y.
+// Finds a seed whose layout has gaps between the rows of y.
 static uint64_t seed_with_gaps(const struct op_case *c) {
     for (uint64_t seed = 1;; seed++) {
         struct trial trial;
@@ -144,7 +144,7 @@ static void every_defect_is_found(void **state) {
     (void)state;
     static const struct {
         enum defect defect;
-        const char *words; // of the failure
+        const char *words; // in the failure
     } expected[] = {
         {ZERO_ROW, "y["},
         {SWAPPED_ROWS, "y["},
@@ -168,7 +168,7 @@ static void every_defect_is_found(void **state) {
         if (verdict.num_failed != 1) fail_msg("defect %d was not found", expected[i].defect);
         if (strstr(verdict.failure, expected[i].words) == NULL)
             fail_msg("'%s' is not in '%s'", expected[i].words, verdict.failure);
-        // What one needs to see it again.
+        // The failure contains what is needed to reproduce it.
         assert_non_null(strstr(verdict.failure, "softmax_forward rows=2048 cols=24"));
         assert_non_null(strstr(verdict.failure, "seed"));
         if (expected[i].defect != GAP && expected[i].defect != BEFORE_OUTPUT) continue;
@@ -176,7 +176,7 @@ static void every_defect_is_found(void **state) {
     }
 }
 
-// Where NaN is right, a number is wrong, and the other way round; -inf gives a row of zeros.
+// Where NaN is expected a number is wrong, and vice versa. -inf gives a row of zeros.
 static void special_values_are_compared(void **state) {
     (void)state;
     static const enum edge_fill fills[] = {FILL_NAN, FILL_INFINITE, FILL_NEGATIVE_INFINITE};
@@ -197,7 +197,7 @@ static void special_values_are_compared(void **state) {
             assert_ok(verify_case(ctx, &c, "fused", 3, fills[i], LAYOUT_RANDOM, &verdict));
             assert_int_equal(verdict.num_failed,
                              d == 0 && fills[i] == FILL_NEGATIVE_INFINITE && (ROWS / 3) % 2 == 1
-                                 ? 0 // that row is zeros anyhow
+                                 ? 0 // that row is zeros anyway
                                  : 1);
         }
     }
@@ -243,7 +243,7 @@ static void what_cannot_serve_is_no_failure(void **state) {
 
 // ---- Everything -------------------------------------------------------------------------------
 
-// A variant for units of bf16 is there where the unit is, and takes no f32.
+// A variant for a bf16 unit exists if the unit does, and does not take f32.
 static bool is_served(const tsr_variant_info *info) {
     bool is_dot = info->flags & TSR_VARIANT_BF16_DOT,
          is_tiles = info->flags & TSR_VARIANT_BF16_TILES;
@@ -259,7 +259,8 @@ static bool is_served(const tsr_variant_info *info) {
     return status == TSR_OK;
 }
 
-// Its part of the operations, for they take long: `test_tool_verify 1 2` and `2 2` have every other one each.
+// The operations are split into parts, because they take long: `test_tool_verify 1 2` and `2 2` each test every other
+// one.
 static int part = 1, num_parts = 1;
 
 static void check_operation(const char *op, struct verify_options options) {
@@ -286,14 +287,15 @@ static void check_operation(const char *op, struct verify_options options) {
     verify_report_free(&report);
 }
 
-// Under TSan one dtype, the best instruction set and random shapes alone: those differ in arithmetic, not in threads.
+// Under TSan only one dtype, the best instruction set and random shapes, because the others differ in arithmetic and
+// not in threads.
 static void every_operation_is_within_its_bound(void **state) {
     (void)state;
     struct verify_options options = {.num_configs = 8, .seed = 20260303, .num_threads = 2};
     tsr_context *ctx = test_context(1);
     if (TEST_HAS_TSAN) {
         options.isa = tsr_isa_name(tsr_context_isa(ctx));
-        options.dtype = "f32"; // what every variant serves
+        options.dtype = "f32"; // every variant serves it
         options.edges = VERIFY_EDGES_NONE;
         options.num_configs = 16;
     }

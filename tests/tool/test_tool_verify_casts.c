@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verification verified on casts: values beyond the largest one, infinities and signs of NaN that are wrong are found.
+// Tests verification on casts: wrong values beyond the largest one, wrong infinities and wrong signs of NaN are found.
 #include "test_support.h"
 
 #include <math.h>
@@ -11,8 +11,8 @@ extern const struct op_spec cast_spec;
 enum cast_defect {
     CAST_SOUND,
     SATURATED_SIGN,       // one saturated element with the other sign
-    LARGEST_FOR_INFINITY, // the largest finite value where infinity is right
-    INFINITY_FOR_LARGEST, // and the other way round
+    LARGEST_FOR_INFINITY, // the largest finite value instead of infinity
+    INFINITY_FOR_LARGEST, // infinity instead of the largest finite value
     NAN_SIGN              // one NaN with the other sign
 };
 static enum cast_defect cast_defect;
@@ -52,7 +52,7 @@ static void saturation_and_nan_are_compared(void **state) {
         enum edge_fill fill;
         enum cast_defect defect;
         int num_failed;
-        double most; // of max_abs_err
+        double most; // largest allowed max_abs_err
     } cases[] = {
         {"rows=40 cols=301 to=e4m3", FILL_LARGE, CAST_SOUND, 0, 16},
         {"rows=40 cols=301 to=e4m3", FILL_HUGE, CAST_SOUND, 0, 16},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The walk of verify, whose cases a thread makes ahead, or none where none can be had: what it gives, and that it ends
-// wherever it is left.
+// The walk of verify, whose cases a thread prepares in advance if one can be created: its cases, and that it ends at
+// any point.
 #define _GNU_SOURCE
 #include "test_support.h"
 
@@ -23,7 +23,8 @@ static struct walk *started(const struct verify_options *options) {
     return walk;
 }
 
-// In turns of dtypes, the same each time; each what its case and seed make of it. (One thread asks the oracle at a time.)
+// The dtypes alternate, and both walks are equal. Each case follows from its parameters and seed. (Only one thread uses
+// the oracle at a time.)
 static void cases_come_in_their_order(void **state) {
     (void)state;
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
@@ -113,7 +114,7 @@ static void what_the_oracle_refuses_is_given_with_its_words(void **state) {
     assert_true(walk_end(walk, error, sizeof error));
 }
 
-// Past so many of the cases before the one that cannot be read.
+// Takes this many cases before the one that cannot be parsed.
 static struct walk *before_a_wrong_case(int num_taken) {
     static struct verify_options options;
     options = softmax_alone(5);
@@ -137,7 +138,7 @@ static void a_wrong_case_is_named(void **state) {
     assert_non_null(strstr(error, "nonsense"));
 }
 
-// What was asked for ahead of the signal says nothing: what came before it counts.
+// A wrong case that was prepared before the signal is not reported: the cases before it count.
 static void a_signal_comes_before_a_wrong_case(void **state) {
     (void)state;
     struct walk *walk = before_a_wrong_case(1);
@@ -154,7 +155,7 @@ static pthread_attr_t default_attributes;
 
 static void *nothing(void *user) { return user; }
 
-// A stack that no address space has room for: every thread is refused.
+// Sets a stack size that no address space can hold, so that no thread can be created.
 static int refuse_threads(void **state) {
     (void)state;
     pthread_attr_t huge;
@@ -205,7 +206,7 @@ int main(void) {
         WITHOUT_THREADS(what_the_oracle_refuses_is_given_with_its_words),
         WITHOUT_THREADS(a_wrong_case_is_named),
         WITHOUT_THREADS(verify_runs_it),
-        cmocka_unit_test(a_signal_comes_before_a_wrong_case), // the last: it stays seen
+        cmocka_unit_test(a_signal_comes_before_a_wrong_case), // last, because the signal stays set
     };
     return cmocka_run_group_tests_name("verify_walk", tests, NULL, NULL);
 }
