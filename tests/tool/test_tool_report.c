@@ -135,7 +135,7 @@ static void long_tables_and_short_reports(void **state) {
     assert_non_null(strstr(page, "<div class=\"table tall\" id=\"table-verify\">"));
     assert_non_null(strstr(page, "<small>31 rows, scroll</small></caption>"));
     assert_non_null(strstr(page, "<div class=\"table\" id=\"table-matmul\">"));
-    const char *hint = strstr(page, "The time was up before every shape had its turn");
+    const char *hint = strstr(page, "The time limit ended the measuring early");
     assert_true(hint != NULL && hint < strstr(page, "<dl class=\"figures\">"));
     assert_non_null(strstr(page, "<summary>How to read the figures</summary>"));
     free(page);

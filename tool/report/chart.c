@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Charts as values: points, names and axes, drawn by Chart.js in the page and by gnuplot in plots/.
+// Charts as values: points, names and axes. Chart.js draws them in the page, gnuplot in plots/.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

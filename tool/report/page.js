@@ -51,14 +51,14 @@
         body.append.apply(body, original.slice().sort(function (a, b) {
           const x = key(a), y = key(b);
           if (!numeric) return sign * x.localeCompare(y, 'en', { numeric: true });
-          if (isNaN(x) || isNaN(y)) return isNaN(x) - isNaN(y); // absent ones last
+          if (isNaN(x) || isNaN(y)) return isNaN(x) - isNaN(y); // absent values last
           return sign * (x - y);
         }));
       });
     });
   });
 
-  // ---- Tables: where there is more to the right, the edge fades ----------------------------------
+  // ---- Tables: the edge fades if more columns are to the right -----------------------------------
   document.querySelectorAll('.table .scroll').forEach(function (box) {
     const look = function () { box.classList.toggle('more', box.scrollLeft + box.clientWidth < box.scrollWidth - 2); };
     box.addEventListener('scroll', look, { passive: true });
@@ -102,7 +102,7 @@
     if (style === 'quiet') return css('--series-2');
     let place = 0;
     for (let i = 0; i < index; i++) place += chart.series[i].style === 'solid';
-    if (place >= 1 && chart.series.length > 2) place++; // the second colour is the quiet one's
+    if (place >= 1 && chart.series.length > 2) place++; // the second colour is for the quiet style
     return css('--series-' + (place % 5 + 1));
   }
 
@@ -127,7 +127,7 @@
     });
   }
 
-  // Those of the sizes that have room, powers of two before others.
+  // The sizes for which the axis has room; powers of two are kept first.
   function ticksApart(values, width) {
     const place = function (value) { return width * Math.log(value / values[0]) / Math.log(values[values.length - 1] / values[0]); };
     const kept = [];
@@ -140,8 +140,8 @@
     return kept.sort(function (a, b) { return a - b; }).map(function (value) { return { value: value }; });
   }
 
-  // Ceilings have their names on them, where the line is long enough: then the legend leaves them out.
-  const named = {}; // by the chart's id: places of the ceilings, 3,4
+  // A ceiling's name is drawn on its line if the line is long enough; the legend then leaves it out.
+  const named = {}; // for each chart's id the indices of such ceilings, "3,4"
   function namesOf(drawn) {
     const names = [];
     const ctx = drawn.ctx;
@@ -152,7 +152,7 @@
       if (!set.ceiling || points.length < 2 || !drawn.isDatasetVisible(index)) return;
       const a = points[0], b = points[1], width = ctx.measureText(set.label).width;
       if (Math.hypot(b.x - a.x, b.y - a.y) < width + 12) return;
-      if (Math.abs(a.y - b.y) >= 1 && drawn.width < 520) return; // slopes lie too close there
+      if (Math.abs(a.y - b.y) >= 1 && drawn.width < 520) return; // slopes are too close together
       names.push({ index: index, a: a, b: b, text: set.label });
     });
     ctx.restore();
@@ -182,7 +182,7 @@
       ctx.restore();
       if (before === now) return;
       named[id] = now;
-      setTimeout(function () { drawn.update('none'); }); // the legend follows
+      setTimeout(function () { drawn.update('none'); }); // updates the legend
     }
   };
   Chart.register(roofs);
@@ -200,7 +200,7 @@
         return [1, 2, 5].includes(Math.round(value / Math.pow(10, Math.floor(Math.log10(value) + 1e-9)))) ? short(value) : '';
       } }
     };
-    if (two) { // marks at the sizes that were measured
+    if (two) { // tick marks at the measured sizes
       scale.min = values[0];
       scale.max = values[values.length - 1];
       scale.afterBuildTicks = function (built) { built.ticks = ticksApart(values, built.chart.width - 90); };

@@ -46,9 +46,8 @@ static bool write_all(struct report_folder *folder, const struct report *report,
         is_fine =
             report_write_plots(folder->partial, &charts, svg, &has_gnuplot, error, error_bytes);
     if (!has_gnuplot)
-        fprintf(stderr,
-                "tessera report: gnuplot was not found; plots/ has its scripts and data only "
-                "(Debian: apt install gnuplot-nox, then run gnuplot on the .gp files)\n");
+        fprintf(stderr, "tessera report: gnuplot was not found; plots/ has only scripts and data "
+                        "(Debian: apt install gnuplot-nox, then run gnuplot on the .gp files)\n");
     is_fine = is_fine && write_pages(folder->partial, report, &tables, &charts, svg, has_gnuplot,
                                      error, error_bytes);
     for (int i = 0; i < REPORT_MAX_CHARTS; i++) free(svg[i].bytes);
@@ -60,8 +59,8 @@ static bool write_all(struct report_folder *folder, const struct report *report,
 static int write_report(const struct report *report) {
     char error[1600] = "";
     struct report_folder folder;
-    signals_hold(false);      // a second one would leave the partial folder
-    signal(SIGPIPE, SIG_IGN); // a closed pipe is an error to report, not a death
+    signals_hold(false);      // a second signal must not leave the partial folder
+    signal(SIGPIPE, SIG_IGN); // a closed pipe is an error to report, and must not end the process
     bool is_fine = report_folder_begin(&folder, report->options->save_dir, error, sizeof error) &&
                    write_all(&folder, report, error, sizeof error);
     if (is_fine && signals_seen() == 0)
@@ -70,17 +69,18 @@ static int write_report(const struct report *report) {
         report_folder_discard(&folder);
     signals_end();
     if (is_fine) return EXIT_FINE;
-    fprintf(stderr, "tessera report: %s; a previous report is left as it was\n", error);
+    fprintf(stderr, "tessera report: %s; a previous report is unchanged\n", error);
     return EXIT_COULD_NOT_RUN;
 }
 
 // ---- The command ------------------------------------------------------------------------------
 
-// --embed-dim with one of the others gives the third; alone, heads stay at 64 columns.
+// --embed-dim with one of the two others determines the third; alone it keeps heads at 64 columns.
 static int divide_heads(int64_t embed_dim, int64_t *num_heads, int64_t *head_dim) {
     if (embed_dim == 0) return -1;
     if (*num_heads > 0 && *head_dim > 0)
-        return usage_error("report", "--embed-dim beside --num-heads and --head-dim");
+        return usage_error("report",
+                           "--embed-dim, --num-heads and --head-dim: expected at most two");
     if (*num_heads == 0 && *head_dim == 0) *head_dim = 64;
     int64_t *follows = *num_heads == 0 ? num_heads : head_dim;
     int64_t divisor = *num_heads == 0 ? *head_dim : *num_heads;
@@ -100,9 +100,9 @@ int command_report(int argc, char **argv) {
     static const struct command_help help = {
         "report",
         "[options]",
-        "Measures and proves everything on this machine, and writes one folder: report.html "
+        "Measures and verifies all operations on this machine, and writes one folder: report.html "
         "(self-contained), results.json, results.md and plots/.",
-        "A run that fails or is interrupted leaves the previous report as it was.",
+        "If a run fails or is interrupted, the previous report stays unchanged.",
         NULL,
         "tessera report --quick\ntessera report --quick --dtype f32 --threads 2 --save-dir f32"};
     const char *save_dir = "report", *device_name = NULL;
@@ -116,29 +116,31 @@ int command_report(int argc, char **argv) {
         {"quick", 0, NULL, "under two minutes (on a GPU three): fewer shapes and repetitions",
          OPTION_FLAG, &is_quick, NULL, 0, 0},
         {"full", 0, NULL, "under fifteen minutes (the default)", OPTION_FLAG, &is_full, NULL, 0, 0},
-        {"seconds", 0, "S", "seconds of measuring at most, before the proofs (quick 55, full 600)",
-         OPTION_REAL, &seconds, NULL, 0.001, 1e6},
-        {"save-dir", 'o', "DIR", "the folder (report)", OPTION_TEXT, &save_dir, NULL, 0, 0},
-        {"theme", 0, "T", "colours the page opens in", OPTION_CHOICE, &theme, themes, 0, 0},
-        {"non-causal", 0, NULL, "attention's sweeps without the causal mask", OPTION_FLAG,
+        {"seconds", 0, "S",
+         "time limit of the measuring, verification excluded (quick 55, full 600)", OPTION_REAL,
+         &seconds, NULL, 0.001, 1e6},
+        {"save-dir", 'o', "DIR", "output folder (report)", OPTION_TEXT, &save_dir, NULL, 0, 0},
+        {"theme", 0, "T", "colours of the page at the start", OPTION_CHOICE, &theme, themes, 0, 0},
+        {"non-causal", 0, NULL, "attention sweeps without the causal mask", OPTION_FLAG,
          &is_non_causal, NULL, 0, 0},
-        {"max-seq-len", 0, "N", "longest sequence of these sweeps (8192 and 4096)", OPTION_INT,
+        {"max-seq-len", 0, "N", "attention sweeps: longest sequence (8192 and 4096)", OPTION_INT,
          &max_seq_len, NULL, 1, 1048576},
-        {"batch-size", 0, "N", "sequences of these sweeps (4)", OPTION_INT, &batch_size, NULL, 1,
+        {"batch-size", 0, "N", "attention sweeps: sequences (4)", OPTION_INT, &batch_size, NULL, 1,
          65536},
-        {"embed-dim", 0, "N", "heads times head_dim of these sweeps (768 and 512)", OPTION_INT,
+        {"embed-dim", 0, "N", "attention sweeps: heads times head_dim (768 and 512)", OPTION_INT,
          &embed_dim, NULL, 1, 1048576},
-        {"num-heads", 0, "N", "heads of these sweeps (12 and 8)", OPTION_INT, &num_heads, NULL, 1,
+        {"num-heads", 0, "N", "attention sweeps: heads (12 and 8)", OPTION_INT, &num_heads, NULL, 1,
          4096},
-        {"head-dim", 0, "N", "columns of a head of these sweeps (64)", OPTION_INT, &head_dim, NULL,
-         1, 256},
-        {"no-plots", 0, NULL, "no plots/ folder", OPTION_FLAG, &has_no_plots, NULL, 0, 0},
-        {"dtype", 0, "T", "one type of the tensors alone, else all three", OPTION_CHOICE, &dtype,
+        {"head-dim", 0, "N", "attention sweeps: columns of a head (64)", OPTION_INT, &head_dim,
+         NULL, 1, 256},
+        {"no-plots", 0, NULL, "do not write the folder plots/", OPTION_FLAG, &has_no_plots, NULL, 0,
+         0},
+        {"dtype", 0, "T", "only tensors of this dtype, else all three", OPTION_CHOICE, &dtype,
          dtypes, 0, 0},
         {"device", 0, "D", "cpu or cuda:N (cpu)", OPTION_TEXT, &device_name, NULL, 0, 0},
         {"isa", 0, "I", "instruction set", OPTION_CHOICE, &isa, isas, 0, 0},
         {"threads", 't', "N", "threads (all CPUs)", OPTION_INT, &num_threads, NULL, 1, 4096},
-        {"rep", 0, "N", "samples of each measurement (as many as its time allows)", OPTION_INT,
+        {"rep", 0, "N", "samples of each measurement (as many as the time allows)", OPTION_INT,
          &rep, NULL, 1, 1e6},
         {"warmup", 0, "N", "calls before the first sample (until the times settle)", OPTION_INT,
          &warmup, NULL, 0, 1e6},
@@ -169,7 +171,7 @@ int command_report(int argc, char **argv) {
                                          .head_dim = (int)head_dim,
                                          .argc = argc,
                                          .argv = argv};
-    // Minutes of measuring should not end at a folder that cannot be written.
+    // Check first that the folder can be written, before minutes of measuring.
     char error[1600];
     struct report_folder probe;
     if (!report_folder_begin(&probe, save_dir, error, sizeof error)) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The report: what was measured (struct report), the tables and charts made of it, and the four
-// forms they are written in. Collecting knows how to measure, the rest only reads this: a new table
-// is a function in report_tables*.c, and the page, the markdown and the plots have it.
+// The report: the measured data (struct report), the tables and charts made from it, and the four
+// forms in which they are written. Only collecting measures, the rest reads struct report. A new table
+// is a function in report_tables*.c; page and markdown then show it.
 #ifndef TOOL_REPORT_H
 #define TOOL_REPORT_H
 
@@ -9,7 +9,7 @@
 #include "measure/traffic.h"
 #include "verify/verify.h"
 
-// ---- What was measured ------------------------------------------------------------------------
+// ---- The measured data ------------------------------------------------------------------------
 
 struct report_options {
     const char *save_dir;
@@ -18,16 +18,16 @@ struct report_options {
     const char *isa;   // NULL: the best
     tsr_device device;
     int num_threads; // 0: all
-    int rep;         // 0: the tool's own choice
-    int warmup;      // -1: the same
+    int rep;         // 0: the tool chooses
+    int warmup;      // -1: the tool chooses
     bool is_quick;
-    double seconds; // of measuring; 0: what quick and full have
+    double seconds; // time limit of the measuring; 0: that of quick or full
     bool has_plots;
     bool is_non_causal; // attention's sweeps without the causal mask
-    // Of attention's sweeps by length; 0: as published.
+    // Sizes of attention's sweeps by length; 0: as published.
     int max_seq_len, batch_size, num_heads, head_dim;
     int argc;
-    char **argv; // as given, for "how to reproduce"
+    char **argv; // the command line, shown under "Reproduce it"
 };
 
 enum { REPORT_MAX_LEVELS = 6 };
@@ -35,17 +35,17 @@ enum { REPORT_MAX_LEVELS = 6 };
 // Bandwidth at one working-set size.
 struct report_level {
     char name[24];         // "L2", "memory"
-    double capacity_bytes; // a case up to this size is served from here
+    double capacity_bytes; // this level holds cases up to this size
     double working_set_bytes, read_gb_s, write_gb_s, copy_gb_s;
 };
 
 struct report_machine {
     char host[128], cpu[128], isa[16], system[512], started[32];
-    bool is_gpu; // cpu is then its name, isa its architecture
+    bool is_gpu; // cpu then has the GPU's name, isa its architecture
     int num_sms;
     int num_threads, num_cpus; // 0 threads on a GPU
     double l1_bytes, l2_bytes, l3_bytes, memory_bytes;
-    double peak_gflops; // fp32, multiply-adds in registers
+    double peak_gflops; // fp32 FMA in registers
     struct report_level levels[REPORT_MAX_LEVELS];
     int num_levels;
 };
@@ -53,44 +53,43 @@ struct report_machine {
 struct report {
     const struct report_options *options;
     struct report_machine machine;
-    struct result_list results; // every variant measured, a row each
+    struct result_list results; // one row for each measured variant
     struct verify_report verify;
     double seconds;
-    bool is_stopped_early; // the time was up before all shapes were measured
-    char left_out[512];    // operations that the device has no variant of, with commas between
+    bool is_stopped_early; // the time limit ended the measuring before the last shape
+    char left_out[512];    // operations without a variant for the device, with commas between
 };
 
 // Measures everything; progress on stderr. Returns an exit code.
 int report_collect(const struct report_options *options, struct report *report);
 void report_free(struct report *report);
 
-// ---- What follows from it ---------------------------------------------------------------------
+// ---- Derived figures --------------------------------------------------------------------------
 
-// Of the tables of the operations themselves: no peer, no fewer threads than the report's, no sweep that
-// has a table of its own.
+// Whether a result belongs into the tables of operations: it is no peer's, has all threads of the report, and is
+// not part of a sweep with its own table.
 bool report_is_plain(const struct report *report, const struct result *result);
 bool result_is_baseline(const struct result *result);
-// What a variant is to the tables of attention, by its name on the CPU: "tuned" is there what the library chooses.
+// Whether a result of attention is this variant, by the variant's name on the CPU; "tuned" is the library's choice.
 bool result_is_variant(const struct result *result, const char *name);
 // "16 threads", "132 multiprocessors".
 const char *report_units(const struct report *report, char *buffer, size_t bytes);
-// Whether the operation's baseline is an unfused form of it (that of matmul is the plain
-// three loops).
+// Whether the operation's baseline is its unfused form (matmul's baseline is three plain loops).
 bool result_has_unfused(const struct result *result);
 // The row of the baseline for the same case; NULL if there is none.
 const struct result *report_baseline_of(const struct report *report, const struct result *result);
 double result_flops(const struct result *result);
 double result_bytes(const struct result *result);
-// Of what does the products of this row; result_flops over it is the floor of its arithmetic.
+// The peak of the unit that computes this row's products; result_flops divided by it is the floor of its arithmetic.
 double report_peak_gflops(const struct report *report, const struct result *result);
 bool result_is_compute_bound(const struct report *report, const struct result *result);
 // Bandwidth of the smallest level that holds the case.
 const struct report_level *result_level(const struct report *report, const struct result *result);
-// The dtype of the tables of row operations: f32, or what --dtype asked for.
+// The dtype of the tables of row operations: f32, or that of --dtype.
 tsr_dtype report_row_dtype(const struct report *report);
-char report_grade(double share); // 'A' ... 'F', '-' when not known
+char report_grade(double share); // 'A' ... 'F', '-' if unknown
 
-// The largest plain shape of each operation and dtype, baselines left out; in the order of op_specs.
+// The largest plain shape of each operation and dtype, without baselines, in the order of op_specs.
 int report_representatives(const struct report *report, const struct result **rows, int capacity);
 // "rows 4096 x cols 4096", "512 x 512 x 512 +bias".
 const char *result_shape(const struct result *result, char *buffer, size_t bytes);
@@ -101,17 +100,17 @@ struct report_summary {
     int num_shares;
     const struct result *best_share;
     const struct result *best_fusion;              // largest speed-up over its baseline
-    double best_fusion_speedup, best_fusion_saved; // saved: NAN where not described
+    double best_fusion_speedup, best_fusion_saved; // saved: share of the traffic; NAN if unknown
     double worst_err_over_bound;
     int64_t num_configs, num_failed;
 };
 struct report_summary report_summarize(const struct report *report);
 
-// BERT-base: 24 layer norms of 768 per inference, seqlen 128. Zero where hidden 768 was
-// not measured.
+// BERT-base: 24 layer norms of 768 per inference, seqlen 128. Zero if hidden size 768 was not
+// measured.
 enum { BERT_NORMS = 24, BERT_SEQLEN = 128, BERT_HIDDEN = 768 };
 struct report_bert {
-    double fused_ms, unfused_ms;                   // of one inference's norms
+    double fused_ms, unfused_ms;                   // for the norms of one inference
     double fused_hours_a_day, unfused_hours_a_day; // CPU-hours (all threads) at 1000 inferences/s
 };
 bool report_bert_estimate(const struct report *report, struct report_bert *bert);
@@ -126,14 +125,14 @@ struct report_cell {
     enum cell_kind kind;
     enum cell_tone tone;
     double number;
-    int digits; // significant ones; 0 for a whole number
+    int digits; // significant digits; 0 for a whole number
     char text[112];
     double heat; // 0 to 1: how strongly a page shades it
 };
 
 struct report_table {
     const char *id, *title;
-    char note[1400]; // what the reader has to know, plain text
+    char note[1400]; // explanation for the reader, plain text
     const char *columns[TABLE_MAX_COLUMNS];
     bool is_number[TABLE_MAX_COLUMNS];
     int num_columns, num_rows, capacity;
@@ -149,17 +148,18 @@ void report_tables_build(const struct report *report, struct report_tables *tabl
 void report_tables_free(struct report_tables *tables);
 const struct report_table *report_table_find(const struct report_tables *tables, const char *id);
 
-// The text of a cell as every form shows it: a number parses as one.
+// The text of a cell, the same in every form. The text of a number can be parsed.
 const char *report_cell_text(const struct report_cell *cell, char *buffer, size_t bytes);
 
-// For building: columns end with NULL; a name that begins with '#' is of numbers.
+// To build a table: columns end with NULL; a name that begins with '#' is a column of numbers.
 struct report_table *table_begin(struct report_tables *tables, const char *id, const char *title,
                                  const char *const *columns);
-void table_row(struct report_table *table); // cells follow, left to right
+void table_row(struct report_table *table); // then add its cells, left to right
 void table_text(struct report_table *table, enum cell_tone tone, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void table_number(struct report_table *table, enum cell_tone tone, double number, int digits);
-void table_heat(struct report_table *table, double number, int digits, double share); // of the best
+void table_heat(struct report_table *table, double number, int digits,
+                double share); // share of the best
 void table_count(struct report_table *table, enum cell_tone tone, double number); // a whole number
 void table_note(struct report_table *table, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -187,7 +187,7 @@ struct chart_series {
 };
 struct report_chart {
     const char *id, *title, *x_title, *y_title;
-    char note[600]; // what it shows, in words: caption and text alternative
+    char note[600]; // the chart in words: caption and text alternative
     enum chart_kind kind;
     bool is_log_x, is_log_y;
     struct chart_series series[CHART_MAX_SERIES];
@@ -198,11 +198,11 @@ struct report_charts {
     int count;
 };
 void report_charts_build(const struct report *report, struct report_charts *charts);
-// For building: a chart that has no point by its end is taken back.
+// To build a chart; one without a point at its end is dropped.
 struct report_chart *chart_begin(struct report_charts *charts, enum chart_kind kind, const char *id,
                                  const char *title, const char *x_title, const char *y_title,
                                  const char *note);
-// The series of this name, added where there is none yet; NULL where there are too many.
+// The series of this name; a new one if there is none, NULL if there are too many.
 struct chart_series *chart_series_of(struct report_chart *chart, const char *name,
                                      enum series_style style);
 void chart_add(struct chart_series *series, double x, double y, const char *label);
@@ -214,14 +214,14 @@ void report_charts_free(struct report_charts *charts);
 
 // ---- The four forms ---------------------------------------------------------------------------
 
-// Those that write into an open file leave failures to report_close.
+// Functions that write into an open file leave errors to report_close.
 struct report_text {
     char *bytes;
     size_t length;
 };
 
-// Writes plots/*.gp and .dat into the folder and lets gnuplot make .png and .svg. svg[i] is given
-// the picture of chart i, or NULL bytes. *has_gnuplot tells whether gnuplot could be run.
+// Writes plots/*.gp and .dat into the folder and lets gnuplot make .png and .svg. svg[i] receives
+// the picture of chart i, or NULL bytes. *has_gnuplot: gnuplot could be run.
 bool report_write_plots(const char *folder, const struct report_charts *charts,
                         struct report_text *svg, bool *has_gnuplot, char *error,
                         size_t error_bytes);
@@ -234,20 +234,20 @@ void report_write_markdown(FILE *out, const struct report *report,
 
 // ---- The folder -------------------------------------------------------------------------------
 
-// A report is written into a partial folder within save_dir, unseen until report_folder_publish
-// puts its files in place, each by a rename; until then the previous report stays as it was.
+// A report is written into a hidden folder within save_dir. report_folder_publish then puts each file
+// in place by a rename; until then the previous report stays unchanged.
 struct report_folder {
     char target[1024], partial[1100];
     bool made_target;
-    int note; // of the temporary folder
+    int note; // the temporary folder's number for temporary_forget
 };
 bool report_folder_begin(struct report_folder *folder, const char *save_dir, char *error,
                          size_t error_bytes);
 bool report_folder_publish(struct report_folder *folder, char *error, size_t error_bytes);
-void report_folder_discard(struct report_folder *folder); // safe in a signal handler's aftermath
+void report_folder_discard(struct report_folder *folder); // safe after a signal too
 
 FILE *report_open(const char *folder, const char *name, char *error, size_t error_bytes);
-// Closes; false when anything on the way failed.
+// Closes the file; false if any write or the close failed.
 bool report_close(FILE *file, const char *name, char *error, size_t error_bytes);
 
 #endif

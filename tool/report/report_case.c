@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One case of the report: made of its parameters, shrunk until it fits the machine, measured within what is left of the time.
+// One case of the report: made from its parameters, shrunk until it fits the machine, and measured within its share of the
+// remaining time.
 #include <math.h>
 #include <string.h>
 
@@ -11,7 +12,7 @@
 
 // ---- Making and shrinking ---------------------------------------------------------------------
 
-// Said in the report, once.
+// Adds the operation, once, to the report's list of operations without a variant. Returns false.
 static bool leave_out(struct collector *k, const char *op) {
     char *text = k->report->left_out;
     size_t used = strlen(text), room = sizeof k->report->left_out, length = strlen(op);
@@ -31,7 +32,7 @@ bool collector_case(struct collector *k, const char *op, tsr_dtype dtype, const 
     c->dtype = dtype;
     if (!device_has_op(k->options->device, op)) return leave_out(k, op);
     if (case_set(c, params, error, sizeof error)) {
-        struct op_case complete = *c; // its tensors: sizes that others follow may still change
+        struct op_case complete = *c; // only its tensors are taken; derived sizes may still change
         if (spec->complete != NULL) spec->complete(&complete);
         memcpy(c->is_present, complete.is_present, sizeof c->is_present);
         return true;
@@ -40,7 +41,7 @@ bool collector_case(struct collector *k, const char *op, tsr_dtype dtype, const 
     return false;
 }
 
-// The dimension that shrinks: how many independent rows or problems there are.
+// The dimension that shrinks: the number of independent rows or problems.
 static int shrinking_param(const struct op_case *c) {
     static const char *const names[] = {"batch",  "batch_size", "m",    "rows",
                                         "tokens", "count",      "numel"};
@@ -51,7 +52,7 @@ static int shrinking_param(const struct op_case *c) {
     return -1;
 }
 
-// Then the heads of attention, those of k and v with them. False: there is nothing left to halve.
+// Halves that dimension, then the heads of attention, with those of k and v. False if nothing is left to halve.
 static bool halve(struct op_case *c) {
     int param = shrinking_param(c);
     if (param >= 0) {
@@ -76,7 +77,7 @@ void collector_fit(struct collector *k, struct op_case *c, double longest_s) {
     const char *baseline = device_baseline(k->options->device, c->spec);
     for (;;) {
         double unfused = baseline == NULL ? NAN : measure_predict_bytes(k->session, c, baseline);
-        double bytes = fmax(2 * case_bytes(c), unfused); // twice: intermediates
+        double bytes = fmax(2 * case_bytes(c), unfused); // twice, for intermediates
         bool fits = !(bytes >= k->most_bytes);
         if (fits &&
             measure_floor_s(k->session, c, measure_fma_ceiling(k->session), true) < longest_s)
@@ -96,7 +97,7 @@ static void say_shape(const struct op_case *c, char *text, size_t bytes) {
                                      c->spec->params[i].name, c->param[i]);
 }
 
-// Many plain three-loop products would take minutes: those baselines run on small shapes only.
+// The plain three loops of matmul would take minutes, so that baseline runs only on small shapes.
 static bool has_affordable_baseline(const struct collector *k, const struct op_case *c) {
     if (device_baseline(k->options->device, c->spec) == NULL) return false;
     return strcmp(c->spec->op, "matmul_forward") != 0 || c->spec->flops(c) < 6e8;
@@ -106,14 +107,14 @@ static bool is_time_up(const struct collector *k) {
     return seconds_now() - k->started > k->stop_after;
 }
 
-// What is left of the time, shared by the cases that are left.
+// Seconds for each contender of a case: the remaining time is shared by the remaining cases.
 static double share_time(const struct collector *k, int num_contenders) {
     double left_s = k->stop_after - (seconds_now() - k->started);
     double case_s = left_s / (double)(k->num_cases - k->num_done + 2);
     return fmin(k->most_s, fmax(0.02, (case_s - k->overhead_s) / num_contenders));
 }
 
-// torch beside ours, on tensors of its own process.
+// Measures torch in turns with ours, on tensors of torch's process.
 static void measure_torch(struct collector *k, const struct report_case *given,
                           const struct op_case *c) {
     struct result result;
@@ -130,8 +131,8 @@ static void measure_torch(struct collector *k, const struct report_case *given,
     result_add(&k->report->results, &result);
 }
 
-// Studies name variants of the CPU: on a GPU the first is what the library chooses there, the others those of the same
-// name, where there are any.
+// Studies name variants of the CPU. On a GPU the first becomes the library's choice, and the others become the CUDA
+// variants of the same name, if there are any.
 static int variants_here(const struct collector *k, const struct op_spec *spec,
                          const char **variants, int count) {
     tsr_variant_info info;
@@ -148,7 +149,7 @@ static int variants_here(const struct collector *k, const struct op_spec *spec,
     return kept;
 }
 
-// The library's choice, and the tiles that a tuning file could have in its place; their files, to be removed.
+// Adds the library's choice and the tiles that a tuning file could choose instead. The caller removes their files.
 static int add_tiles(struct collector *k, const struct op_case *c, struct tune_candidate *tiles,
                      struct measure_entry *entries) {
     int count = tune_tiles(k->session, c, tiles);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The charts of the report, in their order; those of attention and of scaling are in report_charts_attention.c.
+// The charts of the report, in order; those of attention and of scaling are in report_charts_attention.c.
 #include <math.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@ static const char *row_name(const struct result *r, char *buffer, size_t bytes) 
 static void build_share(const struct report *report, struct report_charts *charts) {
     struct report_chart *chart = chart_begin(
         charts, CHART_BARS, "share", "Share of the measured ceiling", "% of ceiling", "",
-        "How close the largest shape of each operation comes to what this machine can do.");
+        "How close the largest shape of each operation comes to this machine's ceiling.");
     const struct result *rows[256];
     int num_rows = report_representatives(report, rows, 256);
     for (int i = 0; i < num_rows; i++) {
@@ -47,7 +47,7 @@ static void build_fusion(const struct report *report, struct report_charts *char
 static void build_traffic(const struct report *report, struct report_charts *charts) {
     struct report_chart *chart = chart_begin(
         charts, CHART_BARS, "traffic", "Bytes moved, by form", "MB", "",
-        "Bytes that each form moves between kernel and memory, counted from its passes.");
+        "Bytes that each form moves between kernels and memory, counted from its passes.");
     const struct result *rows[256];
     int num_rows = report_representatives(report, rows, 256);
     for (int i = 0; i < num_rows; i++) {
@@ -70,9 +70,9 @@ static void build_rows(const struct report *report, struct report_charts *charts
                        const char *id, const char *title, const char *x_title) {
     struct report_chart *chart = chart_begin(
         charts, CHART_LINES, id, title, x_title, "GB/s",
-        "Higher is better. In fp32 unless asked otherwise. Useful bytes per second: every tensor "
-        "counted once, so an unfused form that sweeps it again and again shows less. The dashed "
-        "line is the copy bandwidth of memory; what fits into the caches may pass it.");
+        "Higher is better. fp32 unless --dtype is given. GB/s count every tensor once, so an "
+        "unfused form, which reads tensors several times, shows less. The dashed line is the copy "
+        "bandwidth of memory; shapes that fit into the caches may exceed it.");
     chart->is_log_x = true;
     double first = INFINITY, last = 0;
     for (int i = 0; i < report->results.count; i++) {
@@ -101,8 +101,8 @@ static void build_rows(const struct report *report, struct report_charts *charts
 static void build_matmul(const struct report *report, struct report_charts *charts) {
     struct report_chart *chart = chart_begin(
         charts, CHART_LINES, "matmul", "Matrix product by size", "N = K", "GFLOP/s",
-        "Square products, M = N = K (the largest with fewer rows), by dtype: higher is better. The "
-        "dashed line is the measured fp32 multiply-add peak; a unit for 16-bit products may pass "
+        "Higher is better. Square products, M = N = K (the largest with fewer rows), by dtype. The "
+        "dashed line is the measured fp32 FMA peak; a unit for 16-bit products may exceed "
         "it.");
     chart->is_log_x = true;
     double first = INFINITY, last = 0;
@@ -126,7 +126,7 @@ static void build_matmul(const struct report *report, struct report_charts *char
     chart_end(charts, chart);
 }
 
-// From first on along the slope of a level, to where the roof begins.
+// Adds a level's slope from `first` to the point where it meets the roof.
 static void add_slope(struct report_chart *chart, const struct report_level *level, double first,
                       double last, double roof) {
     char name[64];
@@ -138,7 +138,7 @@ static void add_slope(struct report_chart *chart, const struct report_level *lev
     chart_add(series, bend, bend * level->copy_gb_s, "");
 }
 
-// What no dot of the dtypes that are there can pass: fp32 multiply-adds, and a unit for 16-bit products where it is faster.
+// The roofs for the dtypes of the chart: fp32 FMA, and the unit for 16-bit products if it is faster.
 static void add_roofs(const struct report *report, struct report_chart *chart, double first,
                       double last, double unit) {
     const struct report_machine *machine = &report->machine;
@@ -163,10 +163,11 @@ static void add_roofs(const struct report *report, struct report_chart *chart, d
 static void build_roofline(const struct report *report, struct report_charts *charts) {
     struct report_chart *chart = chart_begin(
         charts, CHART_SCATTER, "roofline", "Roofline", "FLOP per byte", "GFLOP/s",
-        "Each dot is one measured case: to the right it computes more on each byte, upward it runs "
-        "faster. A slanted line is what one level of memory can feed, a flat one what arithmetic "
-        "can do: the closer a dot lies below the line of the level that holds its tensors, the "
-        "less is left to gain. Left of the bend memory is the limit, right of it arithmetic.");
+        "Each dot is one measured case: further right it computes more on each byte, further up it "
+        "runs faster. A slanted line is the bandwidth of a level of memory, a flat line the peak "
+        "of "
+        "arithmetic. A dot close below the line of the level that holds its tensors has little "
+        "left to gain. Left of the bend memory is the limit, right of it arithmetic.");
     chart->is_log_x = chart->is_log_y = true;
     double first = INFINITY, last = 0, unit = 0;
     for (int i = 0; i < report->results.count; i++) {
@@ -200,9 +201,9 @@ static void build_roofline(const struct report *report, struct report_charts *ch
 static void build_errors(const struct report *report, struct report_charts *charts) {
     struct report_chart *chart = chart_begin(
         charts, CHART_BARS, "errors", "Worst error over its bound", "err / bound", "",
-        "Worst error of any element of any variant in verification, as a share of what is derived "
-        "as allowed: up to 1 is right, no bar is exact. 16-bit results lie near 1 because rounding "
-        "alone, which no kernel can avoid, uses up most of what is allowed.");
+        "The largest error of any element of any variant in verification, divided by its derived "
+        "bound: up to 1 is right. An operation without a bar is exact. 16-bit results are near 1, "
+        "because rounding, which no kernel can avoid, uses up most of the bound.");
     for (int i = 0; i < report->verify.num_rows; i++) {
         const struct verify_row *row = &report->verify.rows[i];
         if (row->verdict.num_configs == 0) continue;

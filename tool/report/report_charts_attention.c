@@ -12,7 +12,7 @@ static bool is_of(const struct result *r, const char *study, const char *op) {
 
 // ---- Attention by length ----------------------------------------------------------------------
 
-// One line for each variant, in the order of the names, whatever order they were measured in.
+// One line for each variant, in this order, whatever the order of measuring.
 static const struct line {
     const char *study, *variant, *name;
     enum series_style style;
@@ -76,30 +76,29 @@ static void add_ceiling(struct report_chart *chart, const char *name, double val
 void charts_build_attention(const struct report *report, struct report_charts *charts) {
     struct report_chart *chart =
         by_length(report, charts, "attention-time", "Attention: time by length", "ms",
-                  "Lower is better. Forward, every variant, both axes logarithmic: each doubling "
-                  "of S is four "
-                  "times the arithmetic.",
+                  "Lower is better. Forward, every variant, both axes logarithmic: doubling S "
+                  "means four times the arithmetic.",
                   time_of);
     chart->is_log_y = true;
     chart_end(charts, chart);
     chart =
         by_length(report, charts, "attention-rate", "Attention: throughput by length", "GFLOP/s",
                   "Higher is better. Forward, every variant; the dashed line is the measured fp32 "
-                  "multiply-add peak.",
+                  "FMA peak.",
                   rate_of);
     add_ceiling(chart, "fp32 peak", report->machine.peak_gflops);
     chart_end(charts, chart);
     chart = by_length(
         report, charts, "attention-memory", "Attention: memory by length", "MB",
         "Lower is better. High-water mark of tensors and workspace, both axes logarithmic: "
-        "naive grows with the square of S, the others in proportion to it.",
+        "naive grows with the square of S, the others grow linearly.",
         memory_of);
     chart->is_log_y = true;
     chart_end(charts, chart);
     chart = by_length(
         report, charts, "attention-speedup", "Attention: speed-up over naive", "times faster",
-        "Higher is better. The time with the matrix of scores written out, naive, over the "
-        "time of the variant: 1 is as fast.",
+        "Higher is better. The time of naive, which writes the matrix of scores, divided by the "
+        "time of the variant: 1 is equally fast.",
         speedup_of);
     chart_end(charts, chart);
 
@@ -128,8 +127,8 @@ static void build_efficiency(const struct report *report, struct report_charts *
     struct report_chart *chart = chart_begin(
         charts, CHART_LINES, "scaling", "Scaling over batch and problem", "times the first",
         "% of the first's GFLOP/s",
-        "Attention forward: the throughput that is kept, or gained, as the batch or the "
-        "sequence grows. 100 % is perfect scaling.");
+        "Attention forward: throughput relative to the smallest size, as the batch or the sequence "
+        "grows. 100 % is perfect scaling.");
     static const char *const studies[] = {"batch", "problem"};
     static const char *const names[] = {"batch 1 to 16", "S 512 to 4096"};
     chart->is_log_x = true;
@@ -170,12 +169,11 @@ static void build_utilisation(const struct report *report, struct report_charts 
     static const char *const ops[] = {"attention_forward", "attention_backward", "matmul_forward",
                                       "layernorm_forward", "softmax_forward",    NULL};
     struct report_chart *chart = chart_begin(
-        charts, CHART_BARS, "utilisation", "What is used of the machine", "% of what was measured",
+        charts, CHART_BARS, "utilisation", "Utilisation of the machine", "% of the measured peak",
         "",
-        "The largest shape of each operation: GFLOP/s over the measured peak of its unit, and "
-        "useful GB/s over the copy bandwidth of memory. A good kernel has one of the two near 100 "
-        "%; "
-        "what the caches serve may pass it.");
+        "The largest shape of each operation: GFLOP/s divided by the measured peak of its unit, "
+        "and useful GB/s divided by the copy bandwidth of memory. A good kernel has one of the two "
+        "near 100 %; data in the caches may exceed it.");
     const struct result *rows[256];
     int num_rows = report_representatives(report, rows, 256);
     const struct report_machine *machine = &report->machine;

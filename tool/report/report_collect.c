@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measuring for the report: ceilings, the cases of report_list.c, then verification of everything. A clock stops the measuring
-// so that --quick stays under two minutes.
+// Measures for the report: ceilings, the cases of report_list.c, then verification of all operations. A time limit ends the
+// measuring, so that --quick stays under two minutes.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,7 +68,7 @@ static void show_verify(void *user, const struct verify_report *report, const ch
 static int collect_verify(struct collector *k) {
     char error[512] = "";
     bool is_slow =
-        seconds_now() - k->started > k->stop_after; // a busy machine: stay within the time
+        seconds_now() - k->started > k->stop_after; // a busy machine: keep to the time limit
     int64_t num_configs = is_slow ? 150 : 400;
     struct verify_options options = {.dtype = k->options->dtype,
                                      .isa = k->options->isa,
@@ -95,7 +95,7 @@ int report_collect(const struct report_options *options, struct report *report) 
     k.most_s = options->is_quick ? 0.2 : 1.5;
     k.overhead_s = 0.2;
     bool is_gpu = options->device.type != TSR_CPU;
-    // On a GPU tensors are drawn by the host and travel there, which takes longer than the calls.
+    // For a GPU the host draws the tensors and copies them there, which takes longer than the calls.
     double memory = (double)environment_get()->memory_bytes;
     k.most_bytes = is_gpu ? (options->is_quick ? 1.5e9 : 10e9) : INFINITY;
     if (memory > 0) k.most_bytes = fmin(k.most_bytes, memory / 4);
@@ -124,7 +124,7 @@ int report_collect(const struct report_options *options, struct report *report) 
     collect_machine(&k);
     k.num_done = 1;
     walk_all(&k, collector_measure, NULL);
-    // Probes beside the samples may have found a quieter moment than the first one.
+    // Later probes, between the samples, may have found a quieter moment than the first one.
     double peak_gflops = measure_fma_ceiling(k.session) / 1e9;
     report->machine.peak_gflops = fmax(report->machine.peak_gflops, peak_gflops);
     measure_close(k.session);

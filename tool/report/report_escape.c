@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text and numbers as HTML and JSON have them.
+// Writes text and numbers for HTML and JSON.
 #include <math.h>
 
 #include "report/report_page.h"

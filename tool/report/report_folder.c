@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The report's folder. Everything is written into save_dir/.partial-XXXXXX and put in place by
-// renames within save_dir: so it works where save_dir is a mount point, a link or not empty, other
-// files in it are never touched, and whatever stops a run before that moment leaves the previous
-// report as it was.
+// renames within save_dir. So save_dir may be a mount point, a link or not empty, other files in it
+// are never touched, and a run that ends before the renames leaves the previous report unchanged.
 #define _XOPEN_SOURCE 700
 #include <dirent.h>
 #include <errno.h>
@@ -50,7 +49,7 @@ static bool make_folders(const char *path, bool *made) {
     return false;
 }
 
-// A disk that fills up may tell only here.
+// A full disk may show only here.
 static bool sync_tree(const char *path) {
     DIR *folder = opendir(path);
     bool is_synced = true;
@@ -94,7 +93,7 @@ void report_folder_discard(struct report_folder *folder) {
     if (folder->partial[0] != '\0') temporary_remove(folder->partial);
     temporary_forget(folder->note);
     folder->note = -1;
-    if (folder->made_target) rmdir(folder->target); // stays when something else came into it
+    if (folder->made_target) rmdir(folder->target); // fails, rightly, if it is no longer empty
     folder->partial[0] = '\0';
     folder->made_target = false;
 }
@@ -111,11 +110,11 @@ bool report_folder_publish(struct report_folder *folder, char *error, size_t err
         report_folder_discard(folder);
         return false;
     }
-    temporary_forget(folder->note); // it is to hold the previous report
+    temporary_forget(folder->note); // from here on it holds the previous report
     folder->note = -1;
     snprintf(old, sizeof old, "%s/previous", folder->partial);
     bool is_fine = mkdir(old, 0777) == 0 || fail(error, error_bytes, "cannot make", old);
-    int step = 0; // two for each entry: the previous one aside, the new one into its place
+    int step = 0; // two per entry: move the previous one aside, then the new one into its place
     for (; is_fine && step < 2 * NUM_ENTRIES; step++) {
         const char *entry = entries[step / 2];
         snprintf(place, sizeof place, "%s/%s", folder->target, entry);
@@ -128,7 +127,7 @@ bool report_folder_publish(struct report_folder *folder, char *error, size_t err
             break;
         }
     }
-    while (!is_fine && --step >= 0) { // back, in reverse order
+    while (!is_fine && --step >= 0) { // undo, in reverse order
         const char *entry = entries[step / 2];
         snprintf(place, sizeof place, "%s/%s", folder->target, entry);
         snprintf(fresh, sizeof fresh, "%s/%s", folder->partial, entry);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page: the template of tool/report/page.html with its {{names}} filled in. Everything is
-// inside the one file: style, script, Chart.js, data, pictures. What came from outside is escaped.
+// The page: the template tool/report/page.html with its {{names}} filled in. The one file contains
+// style, script, Chart.js, data and pictures. Text from outside is escaped.
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@ extern const size_t embedded_report_page_html_bytes, embedded_report_page_css_by
 
 // ---- Tables and charts ------------------------------------------------------------------------
 
-enum { MANY_ROWS = 30 }; // more scroll in a box of their own
+enum { MANY_ROWS = 30 }; // longer tables scroll in a box
 
 static const char *const tones[] = {"", " good", " fair", " bad", " quiet"};
 
@@ -25,7 +25,7 @@ static void write_cell(FILE *out, const struct report_table *table, int row, int
     if (column == 0)
         fputs("<th scope=\"row\">", out);
     else if (cell->kind == CELL_NUMBER &&
-             cell->heat > 0) // squared: what is half as good is nearly white
+             cell->heat > 0) // squared, so that half as good is nearly white
         fprintf(out,
                 "<td class=\"n\" data-value=\"%.10g\" style=\"background:color-mix(in srgb,"
                 "var(--good) %.0f%%,transparent)\">",
@@ -72,7 +72,7 @@ static void write_table(FILE *out, const struct report_table *table) {
     fputs("</div>\n", out);
 }
 
-// gnuplot's picture inside the page: without its prologue, its names made the chart's own.
+// gnuplot's picture inside the page: without its prologue, and with ids that are unique to the chart.
 static void write_svg(FILE *out, const char *id, const struct report_text *svg) {
     const char *at = strstr(svg->bytes, "<svg");
     if (at == NULL) return;
@@ -108,7 +108,7 @@ static void write_chart(FILE *out, const struct page *page, const char *id) {
     if (i == page->charts->count) return;
     const struct report_chart *chart = &page->charts->chart[i];
     bool has_picture = page->svg[i].bytes != NULL;
-    if (!has_picture && embedded_chart_js_bytes == 0) return; // the tables say it all
+    if (!has_picture && embedded_chart_js_bytes == 0) return; // the tables have the same figures
     fprintf(out, "<figure%s id=\"chart-%s\"><h3>",
             chart->kind == CHART_SCATTER ? " class=\"tall\"" : "", chart->id);
     html_escape(out, chart->title);
@@ -164,7 +164,7 @@ static void write_charts_json(FILE *out, const struct report_charts *charts) {
     fputc(']', out);
 }
 
-// results.json again, with '<' written so that no string can close the script element.
+// results.json again, with '<' escaped, so that no string can close the script element.
 static void write_data(FILE *out, const struct page *page) {
     fputs("{\"results\":", out);
     char *bytes = NULL;
@@ -250,11 +250,11 @@ static void write_part(FILE *out, const struct page *page, const char *name) {
             parts[i].write(out, page);
             return;
         }
-    fprintf(stderr, "tessera report: the template asks for an unknown part, %s\n", name);
+    fprintf(stderr, "tessera report: the template has an unknown part, %s\n", name);
     abort();
 }
 
-// {{name}} is a part; {{?id}} ... {{/}} stays only where the table id has rows.
+// {{name}} is a part; {{?id}} ... {{/}} is kept only if the table id has rows.
 static void write_template(FILE *out, const struct page *page, const char *at, const char *end) {
     bool is_shown = true;
     while (at < end) {

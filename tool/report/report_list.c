@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the report measures, in this order: the shapes of the published tables of fused-kernel tutorials (softmax, layer norm,
-// attention), every operation's standard shapes, how some scale, matmul with its tiles (on a GPU second), the 16-bit types.
+// The cases of the report, in this order: the shapes of the published tables of fused-kernel tutorials (softmax, layer norm,
+// attention), every operation's standard shapes, scaling of some, matmul and its tiles (on a GPU second), the 16-bit types.
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ static bool wants(const struct collector *k, tsr_dtype dtype) {
     return k->options->dtype == NULL || tsr_dtype_from_name(k->options->dtype) == dtype;
 }
 
-// f32, or what --dtype says: the dtype of the tutorials' row operations.
+// The dtype of the tutorials' row operations: f32, or that of --dtype.
 static tsr_dtype row_dtype(const struct collector *k) {
     return k->options->dtype == NULL ? TSR_F32 : tsr_dtype_from_name(k->options->dtype);
 }
@@ -65,7 +65,7 @@ static bool is_in_tutorials(const struct collector *k, const char *op, tsr_dtype
            (strcmp(op, "softmax_forward") == 0 || strcmp(op, "layernorm_forward") == 0);
 }
 
-// The standard shapes of the other operations, in the dtypes from first up to end.
+// The standard shapes of the other operations, in the dtypes from `first` up to `end`.
 static void walk_others(struct collector *k, visitor *visit, int *count, int first, int end) {
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
     for (int d = first; d < end; d++) {
@@ -81,10 +81,10 @@ static void walk_others(struct collector *k, visitor *visit, int *count, int fir
     }
 }
 
-// After the published tables every operation has its turn in fp32 before sizes and 16-bit types do: should the
-// time run out, the report is narrower, not one-sided. A GPU, to which large products are cheap, begins with them.
+// After the published tables every operation runs in fp32, before further sizes and 16-bit types. So if the time runs
+// out, the report lacks detail but no operation. On a GPU, where large products are cheap, matmul comes early.
 void walk_all(struct collector *k, visitor *visit, int *count) {
-    bool is_short = k->options->is_quick && k->options->dtype == NULL; // fp16 is much like bf16
+    bool is_short = k->options->is_quick && k->options->dtype == NULL; // no fp16, it is like bf16
     bool has_products_first = k->options->device.type != TSR_CPU;
     walk_rows(k, visit, count);
     if (has_products_first) walk_matmul(k, visit, count);

@@ -68,10 +68,10 @@ void report_write_markdown(FILE *out, const struct report *report,
             is_right ? "Correct" : "WRONG", (long long)s.num_configs, (long long)s.num_failed,
             s.worst_err_over_bound);
     if (report->is_stopped_early)
-        fputs("- The time was up before every shape had its turn; what is missing is not shown.\n",
+        fputs("- The time limit ended the measuring early; shapes without figures are not shown.\n",
               out);
     if (report->left_out[0] != '\0') {
-        fputs("- Left out, for there is no variant for CUDA: ", out);
+        fputs("- Left out, because they have no variant for CUDA: ", out);
         write_escaped(out, report->left_out);
         fputc('\n', out);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What follows from the measured rows: pairs of fused and unfused, limits, levels, grades,
-// the estimate.
+// Figures derived from the measured rows: pairs of fused and unfused, limits, levels, grades, the
+// BERT estimate.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,7 +67,7 @@ const char *result_shape(const struct result *result, char *buffer, size_t bytes
     if (bytes > 0) *buffer = '\0';
     for (int i = 0; c->spec->params[i].name != NULL && used < bytes; i++) {
         const struct param_spec *param = &c->spec->params[i];
-        if (strncmp(param->name, "has_", 4) == 0) continue; // said by its value
+        if (strncmp(param->name, "has_", 4) == 0) continue; // the value itself shows it
         if (param->kind == PARAM_SIZE) {
             if (c->param[i] == param->standard && c->param[i] <= 1) continue;
             used += (size_t)snprintf(buffer + used, bytes - used, "%s%s %.0f", used ? ", " : "",
@@ -225,7 +225,7 @@ bool report_bert_estimate(const struct report *report, struct report_bert *bert)
             !report_is_plain(report, fused) || case_int(&fused->c, "cols") != BERT_HIDDEN)
             continue;
         const struct result *unfused = report_baseline_of(report, fused);
-        double norms = BERT_NORMS * BERT_SEQLEN / case_real(&fused->c, "rows"); // in measured calls
+        double norms = BERT_NORMS * BERT_SEQLEN / case_real(&fused->c, "rows"); // as measured calls
         bert->fused_ms = norms * result_device_ms(fused);
         bert->unfused_ms = unfused != NULL ? norms * result_device_ms(unfused) : NAN;
         // 1000 inferences/s for a day are 86.4e6, each of ms * threads / 3.6e6 CPU-hours, or ms / 3.6e6 GPU-hours.

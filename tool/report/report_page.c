@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The page's opening and prose: headline figures, the machine, bars of share and of fusion,
-// the verdict on correctness, command lines. Bars are plain HTML: they need no script and wrap
+// the verdict on correctness, command lines. Bars are plain HTML, so they need no script and wrap
 // on a phone.
 #include "report/report_page.h"
 
 #include <math.h>
 #include <string.h>
 
-// "32 MB" of bytes: binary, as caches are counted.
+// A size in binary units, as caches are counted.
 static const char *size_text(double bytes, char *buffer, size_t length) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     int unit = 0;
@@ -41,7 +41,7 @@ static void headline_figures(FILE *out, const struct report_summary *s) {
     fputs("<dl class=\"figures\">\n", out);
     if (s->best_share != NULL) {
         snprintf(number, sizeof number, "%.0f", 100 * s->best_share->share_of_ceiling);
-        snprintf(label, sizeof label, "of the ceiling: %s %s, the closest",
+        snprintf(label, sizeof label, "of the ceiling: %s %s, the best share",
                  s->best_share->c.spec->op, tsr_dtype_name(s->best_share->c.dtype));
         figure(out, "", number, "%", label);
     }
@@ -54,12 +54,12 @@ static void headline_figures(FILE *out, const struct report_summary *s) {
     }
     if (s->best_fusion != NULL && isfinite(s->best_fusion_saved)) {
         snprintf(number, sizeof number, "%.0f", 100 * s->best_fusion_saved);
-        figure(out, "", number, "%", "of its memory traffic saved by fusing");
+        figure(out, "", number, "%", "less memory traffic for it by fusion");
     }
     bool is_right = s->num_failed == 0 && s->worst_err_over_bound <= 1;
     snprintf(number, sizeof number, "%lld", (long long)s->num_failed);
     snprintf(label, sizeof label,
-             "wrong in %lld checks against the oracle; worst error %.2f of its bound",
+             "wrong in %lld checks against the oracle; largest error %.2f of its bound",
              (long long)s->num_configs, s->worst_err_over_bound);
     figure(out, is_right ? "good" : "bad", number, "", label);
     fputs("</dl>\n", out);
@@ -81,36 +81,35 @@ void page_headline(FILE *out, const struct page *page) {
     fputs("<p class=\"say\">", out);
     if (s.num_shares > 1)
         fprintf(out,
-                "The median over the %d operations and dtypes that were measured, each at its "
+                "The median share of the ceiling over %d operations and dtypes, each at its "
                 "largest shape. ",
                 s.num_shares);
     fprintf(out,
-            "What it can do was measured in the same run: <b>%.4g GFLOP/s</b> of fp32 arithmetic "
-            "and <b>%.3g GB/s</b> of copying through memory.</p>\n",
+            "The ceilings were measured in the same run: <b>%.4g GFLOP/s</b> of fp32 arithmetic "
+            "and <b>%.3g GB/s</b> of copies through memory.</p>\n",
             s.peak_gflops, s.memory_gb_s);
     if (s.num_failed > 0 || !(s.worst_err_over_bound <= 1))
         fputs(
             "<p class=\"notice\" role=\"alert\"><b>Something is wrong on this machine:</b> results "
-            "lie outside of their error bound. "
+            "exceed their error bound. "
             "See <a href=\"#correct-section\">Correctness</a>.</p>\n",
             out);
     if (report->left_out[0] != '\0') {
-        fputs("<p class=\"notice\">Left out, for there is no variant for CUDA: ", out);
+        fputs("<p class=\"notice\">Left out, because they have no variant for CUDA: ", out);
         html_escape(out, report->left_out);
         fputs(".</p>\n", out);
     }
     if (report->is_stopped_early)
-        fputs(
-            "<p class=\"hint\">The time was up before every shape had its turn: what is missing is "
-            "not shown. With more --seconds there is more.</p>\n",
-            out);
+        fputs("<p class=\"hint\">The time limit ended the measuring early: shapes without figures "
+              "are not shown. A larger --seconds measures more of them.</p>\n",
+              out);
     headline_figures(out, &s);
     int count = report->results.count, disturbed = 0;
     for (int i = 0; i < count; i++) disturbed += report->results.items[i].is_throttled;
     if (10 * disturbed > count)
         fprintf(out,
                 "<p class=\"hint after\">The machine was busy or slowed down during %d of %d "
-                "measurements: their figures are lower than what it can do undisturbed.</p>\n",
+                "measurements: on a quiet machine their figures would be better.</p>\n",
                 disturbed, count);
 }
 
@@ -137,15 +136,15 @@ void page_machine(FILE *out, const struct page *page) {
         snprintf(text, sizeof text, "%d of %d", m->num_threads, m->num_cpus);
     fact(out, m->is_gpu ? "Multiprocessors" : "Threads used", text);
     if (m->is_gpu)
-        snprintf(text, sizeof text, "shared memory %s a multiprocessor, L2 %s",
+        snprintf(text, sizeof text, "shared memory %s per multiprocessor, L2 %s",
                  size_text(m->l1_bytes, l1, sizeof l1), size_text(m->l2_bytes, l2, sizeof l2));
     else
-        snprintf(text, sizeof text, "L1 %s, L2 %s a core; L3 %s",
+        snprintf(text, sizeof text, "L1 %s, L2 %s per core; L3 %s",
                  size_text(m->l1_bytes, l1, sizeof l1), size_text(m->l2_bytes, l2, sizeof l2),
                  size_text(m->l3_bytes, l3, sizeof l3));
     fact(out, "Caches", text);
     fact(out, "Memory", m->memory_bytes > 0 ? size_text(m->memory_bytes, text, sizeof text) : "");
-    snprintf(text, sizeof text, "%.4g GFLOP/s, fp32 multiply-adds", m->peak_gflops);
+    snprintf(text, sizeof text, "%.4g GFLOP/s, fp32 FMA", m->peak_gflops);
     fact(out, "Arithmetic ceiling", text);
     fact(out, "Host", m->host);
     fact(out, "System", m->system);
@@ -195,7 +194,7 @@ static void fusion_bar(FILE *out, const struct page *page, const struct result *
     fputs("</span></li>\n", out);
 }
 
-// Bars of one dtype in sight, those of the others folded away.
+// Shows the bars of one dtype, and folds those of the others away.
 static void write_bars(FILE *out, const struct page *page, const char *kind,
                        void (*bar)(FILE *out, const struct page *page, const struct result *r)) {
     const struct result *rows[256];
@@ -224,10 +223,11 @@ void page_share(FILE *out, const struct page *page) {
     write_bars(out, page, "", share_bar);
     for (int i = 0; i < page->report->results.count; i++)
         if (page->report->results.items[i].share_of_ceiling > 1.03) {
-            fputs(
-                "<p class=\"hint\">A share above 100 % means that the machine was busier while its "
-                "ceilings were measured than later: run the report again on a quiet machine.</p>\n",
-                out);
+            fputs("<p class=\"hint\">A share above 100 % means that the machine was busier during "
+                  "the "
+                  "measurement of its ceilings than later: repeat the report on a quiet "
+                  "machine.</p>\n",
+                  out);
             break;
         }
 }
@@ -248,12 +248,13 @@ void page_correct(FILE *out, const struct page *page) {
     fprintf(
         out,
         "<p class=\"lead\">%s %lld random configurations and %lld edge cases, over every variant, "
-        "dtype and instruction set: %lld runs, %lld wrong. The worst error of any element is %.2f "
-        "of what is derived as allowed.</p>\n",
+        "dtype and instruction set: %lld runs, %lld wrong. The largest error of any element is "
+        "%.2f "
+        "of its derived bound.</p>\n",
         is_right ? "Yes." : "No.", (long long)v->num_configs, (long long)v->num_edges,
         (long long)v->num_runs, (long long)v->num_failed, s.worst_err_over_bound);
     if (v->num_not_run > 0)
-        fprintf(out, "<p class=\"notice\">%lld could not be run: memory was short.</p>\n",
+        fprintf(out, "<p class=\"notice\">%lld could not run, because memory was short.</p>\n",
                 (long long)v->num_not_run);
     for (int i = 0; i < v->num_rows; i++) {
         if (v->rows[i].verdict.num_failed == 0) continue;
@@ -310,16 +311,16 @@ void page_reproduce(FILE *out, const struct page *page) {
                     : "matmul --m 2048 --n 2048 --k 2048 --dtype f32",
              options);
     command(out, "Its parts, one by one:", line);
-    fputs("<p class=\"hint\">Each figure is the median of repetitions after a warm-up, the forms "
-          "of an operation interleaved call by call, every variant proved against the oracle "
-          "before it is timed. The same rows as data: <code>results.json</code>; as text: "
-          "<code>results.md</code>; the pictures: <code>plots/</code>, each with the gnuplot "
-          "script and the data that made it.",
+    fputs("<p class=\"hint\">Each figure is the median of repeated calls after a warm-up. The "
+          "forms of an operation take turns call by call, and every variant is verified against "
+          "the oracle before it is timed. <code>results.json</code> has the same rows as data, "
+          "<code>results.md</code> as text; <code>plots/</code> has the pictures, each with its "
+          "gnuplot script and data.",
           out);
     if (!page->has_chart_js)
-        fputs(" Charts are pictures here: this build was made without Chart.js.", out);
+        fputs(" Charts are pictures, because this build has no Chart.js.", out);
     if (!page->has_gnuplot)
-        fputs(" gnuplot was not found, so <code>plots/</code> has scripts and data only.", out);
+        fputs(" gnuplot was not found, so <code>plots/</code> has only scripts and data.", out);
     fputs("</p>\n", out);
 }
 

@@ -9,7 +9,7 @@ struct page {
     const struct report *report;
     const struct report_tables *tables;
     const struct report_charts *charts;
-    const struct report_text *svg; // one a chart; NULL bytes where there is no picture
+    const struct report_text *svg; // one per chart; NULL bytes if there is no picture
     bool has_gnuplot, has_chart_js;
 };
 
@@ -24,6 +24,6 @@ void page_footer(FILE *out, const struct page *page);
 // report_escape.c: for text and attributes, and for JSON within <script>.
 void html_escape(FILE *out, const char *text);
 void json_escape(FILE *out, const char *text); // with its quotes
-void json_number(FILE *out, double number);    // null where not finite
+void json_number(FILE *out, double number);    // null if not finite
 
 #endif

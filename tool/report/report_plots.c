@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Charts by gnuplot, a child process without a shell: for each a .dat, a .gp that reads it,
-// and what the .gp makes, a .png and an .svg. Without gnuplot the first two remain, to be
-// drawn elsewhere.
+// Charts by gnuplot, a child process without a shell. Each chart has a .dat, a .gp that reads it, and
+// the .png and .svg that the .gp makes. Without gnuplot only the first two are written, to be drawn
+// elsewhere.
 #define _XOPEN_SOURCE 700
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +22,7 @@
 
 enum { GNUPLOT_SECONDS = 60 };
 
-// Mid tones that read on white and on black; the ceilings are grey.
+// Medium tones, readable on white and on black; ceilings are grey.
 static const char *const colors[] = {"#3b82c4", "#d9822b", "#2f9e77", "#a463b0",
                                      "#c9556a", "#7a8b2a", "#5d6fcf", "#b07d3c"};
 
@@ -32,12 +32,12 @@ static void write_quoted(FILE *out, const char *text) {
     fputc('"', out);
     for (; *text != '\0'; text++) {
         if (*text == '"' || *text == '\\') fputc('\\', out);
-        fputc(*text == '\n' ? ' ' : *text == '`' ? '\'' : *text, out); // `...` is a command to run
+        fputc(*text == '\n' ? ' ' : *text == '`' ? '\'' : *text, out); // gnuplot would run `...`
     }
     fputc('"', out);
 }
 
-// Where bars lie: one place a name, whatever series has it.
+// The places of bars: one for each name, in whichever series it is.
 struct bar_places {
     const char *name[256];
     int count;
@@ -59,8 +59,8 @@ static struct bar_places find_places(const struct report_chart *chart) {
     return places;
 }
 
-// Series are blocks of their own (gnuplot's index), columns x, y, label; of a bar, its place
-// and value.
+// Writes each series as a block (gnuplot's index) with the columns x, y, label; for bars place, value,
+// label.
 static void write_data(FILE *out, const struct report_chart *chart) {
     struct bar_places places = find_places(chart);
     fprintf(out, "# %s\n", chart->title);
@@ -83,7 +83,7 @@ static const char *color_of(const struct report_chart *chart, int s) {
     if (chart->series[s].style == STYLE_QUIET) return "#d9822b";
     int place = 0;
     for (int i = 0; i < s; i++) place += chart->series[i].style == STYLE_SOLID;
-    if (place >= 1 && chart->num_series > 2) place++; // the second colour is the quiet one's
+    if (place >= 1 && chart->num_series > 2) place++; // the second colour is for the quiet style
     return colors[place % 8];
 }
 
@@ -118,7 +118,7 @@ static void write_lines(FILE *out, const struct report_chart *chart) {
     else
         fputs("set yrange [0:*]\n", out);
     fputs("plot ", out);
-    int dash = 2; // each ceiling has its own
+    int dash = 2; // a different one for each ceiling
     for (int s = 0; s < chart->num_series; s++) {
         const struct chart_series *series = &chart->series[s];
         bool is_ceiling = series->style == STYLE_CEILING;
@@ -136,7 +136,7 @@ static void write_lines(FILE *out, const struct report_chart *chart) {
 
 static void write_script(FILE *out, const struct report_chart *chart) {
     int height = chart->kind == CHART_SCATTER ? 560 : 420;
-    if (chart->kind == CHART_BARS) // room for the title, the key and the axis, and for each name
+    if (chart->kind == CHART_BARS) // title, key and axis, and the names
         height = 170 + (26 + 6 * (chart->num_series - 1)) * find_places(chart).count;
     fprintf(out, "# gnuplot %s.gp\ndata = \"%s.dat\"\nset encoding utf8\n", chart->id, chart->id);
     fputs("set title ", out);
@@ -149,7 +149,7 @@ static void write_script(FILE *out, const struct report_chart *chart) {
           "set grid linecolor rgb \"#999999\" linewidth 0.4 dashtype 3\nset border 3\n"
           "set tics nomirror out scale 0.5 noenhanced\n",
           out);
-    // The same plot on both terminals; plot commands are written once, then replayed.
+    // The same plot on both terminals: the plot commands are written once, then replayed.
     fprintf(out,
             "set terminal svg size 760,%d dynamic font \"sans-serif,13\"\n"
             "set output \"%s.svg\"\n",
@@ -168,7 +168,7 @@ static void sleep_ms(long ms) {
     nanosleep(&time, NULL);
 }
 
-// Runs gnuplot NAME.gp in the folder. -1: it could not be run at all; else its exit code.
+// Runs gnuplot NAME.gp in the folder. Returns its exit code, or -1 if it could not start.
 static int run_gnuplot(const char *folder, const char *script) {
     char program[PATH_MAX];
     if (!helper_find("gnuplot", program)) return -1;
@@ -176,7 +176,7 @@ static int run_gnuplot(const char *folder, const char *script) {
     pid_t child = fork();
     if (child < 0) return -1;
     if (child == 0) {
-        signal(SIGPIPE, SIG_DFL); // ignored by the report itself
+        signal(SIGPIPE, SIG_DFL); // the report ignores it
         int null = open("/dev/null", O_RDWR);
         if (null >= 0) {
             dup2(null, STDIN_FILENO);
@@ -240,7 +240,7 @@ bool report_write_plots(const char *folder, const struct report_charts *charts,
             (part ? write_script : write_data)(out, chart);
             if (!report_close(out, name, error, error_bytes)) return false;
         }
-        if (signals_seen() != 0) return true; // the caller looks
+        if (signals_seen() != 0) return true; // the caller checks for signals
         if (!*has_gnuplot) continue;
         int code = run_gnuplot(plots, name);
         if (code < 0)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sweeps that have tables of their own: attention by length, by shape and by memory, and how it and others
-// scale. The members of a sweep share one batch and one number of heads, those that fit its largest member:
-// a curve whose points were shrunk differently would show the shrinking.
+// Sweeps with their own tables: attention by length, by shape and by memory, and the scaling of attention and other
+// operations. All members of a sweep have the batch and number of heads that fit its largest member, because otherwise
+// the curve would show how its points were shrunk.
 #include <math.h>
 #include <string.h>
 
@@ -24,7 +24,7 @@ static void visit_case(struct collector *k, visitor *visit, int *count, struct r
     visit(k, given);
 }
 
-// The published dtype, or what --dtype says.
+// The published dtype, or that of --dtype.
 static tsr_dtype dtype_of(const struct collector *k, tsr_dtype published) {
     return k->options->dtype == NULL ? published : tsr_dtype_from_name(k->options->dtype);
 }
@@ -51,7 +51,7 @@ static void name_length(const struct collector *k, int length, int heads, char *
              or_else(k->options->head_dim, 64), mask(k));
 }
 
-// Square attention of doubling length, the longest last. kv_share: heads for each of k and v.
+// Square attention with doubling lengths, the longest last. kv_share: query heads per head of k and v.
 static void walk_lengths(struct collector *k, visitor *visit, int *count, const char *study,
                          tsr_dtype dtype, int heads, int last, const char *const *variants,
                          int num_variants, int kv_share) {
@@ -61,7 +61,7 @@ static void walk_lengths(struct collector *k, visitor *visit, int *count, const 
     last = or_else(k->options->max_seq_len, last);
     name_length(k, last, heads, params, sizeof params);
     if (!collector_case(k, "attention_forward", dtype, params, &fitted)) return;
-    if (visit != NULL) collector_fit(k, &fitted, 2 * k->longest_study_s); // the longest of many
+    if (visit != NULL) collector_fit(k, &fitted, 2 * k->longest_study_s); // for the longest member
     for (int next = FIRST_LENGTH, length = 0; length < last; next *= 2) {
         struct report_case given = {.num_variants = 0};
         length = next < last ? next : last;
@@ -99,7 +99,7 @@ static void walk_shapes(struct collector *k, visitor *visit, int *count) {
         }
 }
 
-// The grid of shapes on which forward and backward are set side by side: the backward call is the longer one.
+// The grid of shapes for forward and backward. The backward call takes longer, so it determines the size.
 static void walk_grid(struct collector *k, visitor *visit, int *count) {
     static const int grid[][4] = {{1, 32, 4, 16},      {1, 64, 8, 32},     {2, 128, 8, 32},
                                   {4, 256, 16, 64},    {8, 512, 16, 64},   {16, 512, 32, 64},
@@ -137,7 +137,7 @@ void walk_attention(struct collector *k, visitor *visit, int *count) {
 
 // ---- Tiles ------------------------------------------------------------------------------------
 
-// Products by the tile that c is cut into. Each tile is proved for each of the shapes, so the quick report has two.
+// Products by tile. Each tile is verified for each shape, so the quick report has only two shapes.
 void walk_tiles(struct collector *k, visitor *visit, int *count) {
     static const char *const shapes[] = {"m=1024 n=1024 k=1024", "m=4096 n=4096 k=4096",
                                          "m=512 n=512 k=512",    "m=2048 n=2048 k=2048",

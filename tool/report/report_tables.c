@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tables of the report, in their order.
+// The tables of the report, in order.
 #include "report/report.h"
 
 void report_tables_build(const struct report *report, struct report_tables *tables) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention's tables: by length, its memory, the shapes that are compared with a reference, and forward beside
-// backward on a grid.
+// Attention's tables: by length, its memory, the shapes that are compared with a reference, and forward and backward on
+// a grid of shapes.
 #include <math.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@ static bool is_of(const struct result *r, const char *study, const char *op) {
 
 static double param(const struct result *r, const char *name) { return case_real(&r->c, name); }
 
-// "1 × 3" for batch and heads; what the published shape has instead is in scaled_from.
+// "1 × 3" for batch and heads; those of the published shape are in scaled_from.
 static void cell_of_size(struct report_table *table, const struct result *r) {
     table_text(table, TONE_QUIET, "%.0f × %.0f", param(r, "batch_size"), param(r, "num_heads"));
 }
@@ -22,7 +22,7 @@ static const char *mask_of(const struct report *report) {
     return report->options->is_non_causal ? "without a mask" : "causal";
 }
 
-// The result of the study for the same length and heads; kv_heads of another one may differ.
+// The study's result for this length and variant; another study may have other kv_heads.
 static const struct result *find(const struct report *report, const char *study, double length,
                                  const char *variant) {
     for (int i = 0; i < report->results.count; i++) {
@@ -43,9 +43,9 @@ static double share_cell(struct report_table *table, double share) {
     return share;
 }
 
-static const char scaled_note[] = " Batch × heads are what fits this machine; the published shape "
-                                  "has %s. One number of both serves all "
-                                  "rows, so that they can be compared.";
+static const char scaled_note[] = " Batch × heads are reduced to fit this machine; the published "
+                                  "shape has %s. They are the same for all rows, so that rows can "
+                                  "be compared.";
 
 // ---- By length --------------------------------------------------------------------------------
 
@@ -81,11 +81,12 @@ static void build_sweep(const struct report *report, struct report_tables *table
         last = fused;
     }
     if (last == NULL) return;
-    table_note(table,
-               "Forward in %s, %s, head_dim %.0f. Unfused: the matrix of scores is written, turned "
-               "into weights, and read again. Memory is the high-water mark of tensors and "
-               "workspace.",
-               tsr_dtype_name(last->c.dtype), mask_of(report), param(last, "head_dim"));
+    table_note(
+        table,
+        "Forward in %s, %s, head_dim %.0f. The unfused form writes the matrix of scores, "
+        "turns it into weights and reads it again. Memory is the high-water mark of tensors and "
+        "workspace.",
+        tsr_dtype_name(last->c.dtype), mask_of(report), param(last, "head_dim"));
     const int batch = report->options->batch_size, heads = report->options->num_heads;
     char asked[32];
     snprintf(asked, sizeof asked, "%d × %d", batch > 0 ? batch : 4, heads > 0 ? heads : 8);
@@ -95,10 +96,20 @@ static void build_sweep(const struct report *report, struct report_tables *table
 // ---- Memory -----------------------------------------------------------------------------------
 
 static void build_memory(const struct report *report, struct report_tables *tables) {
-    static const char *const columns[] = {
-        "S",       "#naive MB",         "#flash1 MB",        "#flash2 MB", "#tuned MB",
-        "#GQA MB", "#naive ms",         "#flash1 ms",        "#flash2 ms", "#tuned ms",
-        "#GQA ms", "#naive, asked, MB", "#tuned, asked, MB", NULL};
+    static const char *const columns[] = {"S",
+                                          "#naive MB",
+                                          "#flash1 MB",
+                                          "#flash2 MB",
+                                          "#tuned MB",
+                                          "#GQA MB",
+                                          "#naive ms",
+                                          "#flash1 ms",
+                                          "#flash2 ms",
+                                          "#tuned ms",
+                                          "#GQA ms",
+                                          "#naive MB, full batch",
+                                          "#tuned MB, full batch",
+                                          NULL};
     static const char *const variants[] = {"naive", "flash1", "flash2", "tuned", "tuned"};
     struct report_table *table =
         table_begin(tables, "attention-memory", "Attention: memory and time", columns);
@@ -130,15 +141,15 @@ static void build_memory(const struct report *report, struct report_tables *tabl
         "Forward in %s, %s, batch %.0f, %.0f heads of %.0f. naive keeps the whole matrix of "
         "scores; flash1 walks over keys and rescales at each step; flash2 walks over "
         "queries and divides once; tuned is flash2 over packed blocks; GQA is tuned with "
-        "%.0f of the heads in k and v. The last two columns are what prepare() announces for "
-        "a batch of %d with %d heads%s.",
+        "%.0f heads in k and v. The last two columns are the bytes by prepare() for the full "
+        "batch of %d with %d heads%s.",
         tsr_dtype_name(last->c.dtype), mask_of(report), param(last, "batch_size"),
         param(last, "num_heads"), param(last, "head_dim"),
         gqa != NULL ? param(gqa, "num_kv_heads") : NAN, batch > 0 ? batch : 4,
         heads > 0 ? heads : 12, batch > 0 || heads > 0 ? "" : ", as published");
 }
 
-// ---- Beside a reference -----------------------------------------------------------------------
+// ---- Comparison with a reference --------------------------------------------------------------
 
 static const struct result *peer_of(const struct report *report, const struct result *ours) {
     for (int i = 0; i < report->results.count; i++) {
@@ -157,14 +168,14 @@ static void build_shapes(const struct report *report, struct report_tables *tabl
                                           "#ms",
                                           "#GFLOP/s",
                                           "#% of ceiling",
-                                          "#over unfused",
+                                          "#speed-up",
                                           "#PyTorch ms",
                                           "#% of PyTorch's speed",
-                                          "PyTorch ran",
+                                          "PyTorch's function",
                                           "gate",
                                           NULL};
     struct report_table *table =
-        table_begin(tables, "attention-shapes", "Attention beside a reference", columns);
+        table_begin(tables, "attention-shapes", "Attention compared with a reference", columns);
     bool has_peer = false;
     for (int i = 0; i < report->results.count; i++) {
         const struct result *r = &report->results.items[i];
@@ -188,17 +199,17 @@ static void build_shapes(const struct report *report, struct report_tables *tabl
         table_text(table, share > 0.6 ? TONE_GOOD : TONE_BAD, "%s", share > 0.6 ? "met" : "missed");
         has_peer |= peer != NULL;
     }
-    table_note(table, "Forward without a mask. The gate asks for more than 60 %% of ");
+    table_note(table, "Forward without a mask. The gate is more than 60 %% of ");
     table_note(table,
-               has_peer ? "PyTorch's speed, the fastest of its own ways, with the same tensors and "
+               has_peer ? "the speed of PyTorch's fastest function, with the same tensors and "
                           "threads in one process."
-                        : "the reference's speed; where PyTorch is not installed, of the measured "
-                          "ceiling.");
+                        : "the reference's speed; without PyTorch it is the measured ceiling that "
+                          "counts.");
 }
 
 // ---- Forward and backward ---------------------------------------------------------------------
 
-// Of the same published shape, the other pass or variant.
+// The result of another pass or variant for the same published shape.
 static const struct result *sibling(const struct report *report, const struct result *r,
                                     const char *op, const char *variant) {
     static const char *const names[] = {"batch_size", "seqlen_q", "num_heads", "head_dim"};
@@ -217,11 +228,12 @@ static double ms_of(const struct result *r) { return r != NULL ? result_device_m
 
 static void build_grid(const struct report *report, struct report_tables *tables) {
     static const char forward[] = "attention_forward", backward[] = "attention_backward";
-    static const char *const columns[] = {"S × D",       "batch × heads", "the guide's",
-                                          "#forward ms", "#backward ms",  "#backward / forward",
-                                          "#total ms",   "#over unfused", "#memory, times less",
-                                          "#GB/s",       "#GFLOP/s",      "#% of ceiling",
-                                          NULL};
+    static const char *const columns[] = {
+        "S × D",       "batch × heads", "the guide's batch × heads",
+        "#forward ms", "#backward ms",  "#backward / forward",
+        "#total ms",   "#speed-up",     "#memory, times less",
+        "#GB/s",       "#GFLOP/s",      "#% of ceiling",
+        NULL};
     struct report_table *table =
         table_begin(tables, "attention-grid", "Attention forward and backward", columns);
     const char *dtype = "";
@@ -243,7 +255,7 @@ static void build_grid(const struct report *report, struct report_tables *tables
         if (is_scaled)
             table_text(table, TONE_QUIET, "%.0f × %.0f", asked_batch, asked_heads);
         else
-            table_text(table, TONE_QUIET, "as is");
+            table_text(table, TONE_QUIET, "the same");
         table_number(table, TONE_PLAIN, result_device_ms(f), 4);
         table_number(table, TONE_PLAIN, ms_of(b), 4);
         table_number(table, TONE_QUIET, ms_of(b) / result_device_ms(f), 3);
@@ -260,9 +272,10 @@ static void build_grid(const struct report *report, struct report_tables *tables
     }
     table_note(
         table,
-        "In %s without a mask; backward gives dq, dk and dv. Total is one of each; GFLOP/s and "
-        "the share are of the total, GB/s counts the forward pass's tensors once. Memory: "
-        "the high-water mark of the unfused backward pass over that of the fused one.",
+        "In %s without a mask; backward gives dq, dk and dv. Total is one forward and one backward "
+        "call; GFLOP/s and the share are those of the total, GB/s counts the tensors of forward "
+        "once. Memory: the high-water mark of the unfused backward pass divided by that of the "
+        "fused one.",
         dtype);
 }
 

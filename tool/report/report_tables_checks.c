@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables on limits and correctness: what bounds each kernel, predicted and measured bytes,
+// Tables on limits and correctness: the limit of each kernel, predicted and measured bytes,
 // validation with reference thresholds, verification against the oracle, the machine's ceilings.
 #include <math.h>
 #include <string.h>
@@ -44,8 +44,9 @@ static void build_limits(const struct report *report, struct report_tables *tabl
     table_note(table,
                "The largest shape of each operation and dtype. A kernel cannot be faster than its "
                "arithmetic at the measured peak, nor than its bytes at the measured bandwidth of "
-               "the level that holds them; the larger floor is its limit. Grades by share of that "
-               "ceiling: A above 80 %%, B 70, C 60, D 40, F below. exp counts as ten operations.");
+               "the level that holds them; the larger of the two floors is its limit. Grades by "
+               "share of that ceiling: A above 80 %%, B 70, C 60, D 40, F below. exp counts as ten "
+               "operations.");
 }
 
 // ---- Memory -----------------------------------------------------------------------------------
@@ -78,8 +79,8 @@ static void build_memory(const struct report *report, struct report_tables *tabl
         table_number(table, ratio > 1.02 ? TONE_FAIR : TONE_GOOD, ratio, 4);
     }
     table_note(table,
-               "Predicted: the tensors and the workspace that prepare() announces. Measured: the "
-               "high-water mark of what was really allocated.");
+               "Predicted: the tensors and the workspace by prepare(). Measured: the high-water "
+               "mark of the allocations.");
 }
 
 // ---- Validation -------------------------------------------------------------------------------
@@ -127,14 +128,13 @@ static void build_validation(const struct report *report, struct report_tables *
         table_text(table, is_right ? TONE_GOOD : TONE_BAD, "%s", is_right ? "right" : "WRONG");
     }
     table_note(table,
-               "Errors against the oracle in double precision, on inputs already rounded to the "
-               "dtype. Published tutorials on fused kernels ask for max abs < 1e-3 (excellent "
-               "1e-4), mean abs < 1e-4 (1e-5), "
-               "max relative < 1e-2 (1e-3), for every dtype and size of result alike; an output "
-               "of 64 in fp16 is rounded by up to 1.6e-2 however exact its kernel, so 'beyond' "
-               "beside a narrow dtype is the format, and a relative error next to zero is the "
-               "division. The verdict is the derived bound of each element: err / bound up to 1 "
-               "is right.");
+               "Errors against the oracle in double precision, for inputs already rounded to the "
+               "dtype. Published tutorials on fused kernels require max abs < 1e-3 (excellent: "
+               "1e-4), mean abs < 1e-4 (1e-5), max relative < 1e-2 (1e-3), for every dtype and "
+               "size of result. Even an exact kernel rounds an fp16 output of 64 by up to 1.6e-2, "
+               "so 'beyond' for a narrow dtype shows the format, and a large relative error may "
+               "come from a division by a value near zero. The verdict follows from the derived "
+               "bound of each element: err / bound up to 1 is right.");
 }
 
 // ---- Gates ------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ static void build_gates(const struct report *report, struct report_tables *table
         gate(table, "attention, the worst of its shapes", 100 * reference, 60,
              "% of PyTorch's speed");
     gate(table, "worst err / bound", s.worst_err_over_bound, 0, "at most 1");
-    // The last one is a ceiling, not a floor.
+    // The last gate is an upper limit, not a lower one.
     struct report_cell *outcome = &table->cells[table->num_rows * table->num_columns - 1];
     bool is_right = s.worst_err_over_bound <= 1 && s.num_failed == 0;
     outcome->tone = is_right ? TONE_GOOD : TONE_BAD;
@@ -182,9 +182,9 @@ static void build_gates(const struct report *report, struct report_tables *table
     outcome[-2].digits = 1;
     table_note(
         table,
-        "What the published guides ask for, as far as it applies here: the matrix product against "
-        "the measured peak (for want of a vendor's library, 70 %%), fusion against the plain form "
-        "(1.4 times), attention against PyTorch where that is installed (60 %%), and the oracle.");
+        "The requirements of the published guides that apply here: the matrix product against the "
+        "measured peak (70 %%; there is no vendor library), fused forms against unfused ones (1.4 "
+        "times), attention against PyTorch if it is installed (60 %%), and the oracle.");
 }
 
 // ---- Verification -----------------------------------------------------------------------------
@@ -200,7 +200,7 @@ static void build_verify(const struct report *report, struct report_tables *tabl
         const struct verdict *v = &row->verdict;
         bool is_right = v->num_failed == 0;
         enum cell_tone tone = is_right ? TONE_GOOD : TONE_BAD;
-        if (v->num_configs == 0) continue; // supports none of the cases: nothing is proved
+        if (v->num_configs == 0) continue; // the variant supports none of the cases
         table_row(table);
         table_text(table, TONE_PLAIN, "%s", row->op);
         table_text(table, TONE_PLAIN, "%s", row->variant);
@@ -215,12 +215,12 @@ static void build_verify(const struct report *report, struct report_tables *tabl
         table_text(table, tone, "%s", is_right ? "PASS" : "FAIL");
     }
     table_note(table,
-               "Random and edge-case shapes, strides and values, each output element compared with "
-               "the double-precision oracle within the derived bound; runs counts the cases that a "
-               "variant supports; outputs poisoned and guarded "
-               "beforehand. Absolute errors include the edge cases with huge values. Err / bound "
-               "near 1 is usual in bf16 and fp16: half a unit of the last digit is allowed, and "
-               "correct rounding uses it up.");
+               "Random and edge-case shapes, strides and values. Each output element is compared "
+               "with the double-precision oracle and must lie within the derived bound; outputs "
+               "are poisoned and guarded before each run. Runs counts the cases that a variant "
+               "supports. Absolute errors include the edge cases with huge values. In bf16 and "
+               "fp16 err / bound is usually near 1: the bound allows half a unit of the last "
+               "digit, and correct rounding uses that up.");
 }
 
 static void build_ceilings(const struct report *report, struct report_tables *tables) {
@@ -240,10 +240,10 @@ static void build_ceilings(const struct report *report, struct report_tables *ta
         table_number(table, TONE_QUIET, machine->peak_gflops / level->copy_gb_s, 3);
     }
     table_note(table,
-               "Measured on this machine in this run, with the same threads: %.4g "
-               "GFLOP/s fp32 for multiply-adds in registers, and each bandwidth as the best of "
-               "normal and streaming stores. Copy counts the bytes read and the bytes written. "
-               "Bend: the FLOPs per byte from which on arithmetic is the limit.",
+               "Measured on this machine in this run, with the same threads: %.4g GFLOP/s of fp32 "
+               "FMA in registers; bandwidths with normal or streaming stores, whichever is faster. "
+               "Copy counts the bytes read and the bytes written. Bend: from this number of FLOPs "
+               "per byte on, arithmetic is the limit.",
                machine->peak_gflops);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tables that published tutorials on fused kernels (the guides) show: softmax, layer norm, matmul, and the
-// other operations' standard shapes, each as a fused and an unfused form where both exist.
+// The tables of published tutorials on fused kernels (the guides): softmax, layer norm, matmul, and the other operations'
+// standard shapes, each in its fused and its unfused form if both exist.
 #include <math.h>
 #include <string.h>
 
@@ -60,10 +60,10 @@ static void build_softmax(const struct report *report, struct report_tables *tab
         share_cell(table, fused);
     }
     table_note(table,
-               "In %s. Unfused: the maximum, the exponentials with their sum, and the division are "
-               "three passes over the whole matrix. Fused: each row is read once and written "
-               "once. Traffic is counted from the passes, before any cache helps; on a GPU each "
-               "pass would be a launch.",
+               "In %s. The unfused form makes three passes over the whole matrix: the maximum, the "
+               "exponentials with their sum, and the division. The fused form reads and writes "
+               "each row once. Traffic is counted from the passes and ignores caches; on a GPU "
+               "each pass would be a launch.",
                tsr_dtype_name(report_row_dtype(report)));
 }
 
@@ -99,9 +99,8 @@ static void build_layernorm(const struct report *report, struct report_tables *t
         table_text(table, TONE_PLAIN, "%c", report_grade(fused->share_of_ceiling));
     }
     table_note(table,
-               "In %s. Unfused: mean, variance, normalising and scaling are passes of their own "
-               "over the whole "
-               "matrix.",
+               "In %s. The unfused form makes separate passes over the whole matrix for mean, "
+               "variance, normalising and scaling.",
                tsr_dtype_name(report_row_dtype(report)));
 }
 
@@ -113,7 +112,7 @@ static void build_bert(const struct report *report, struct report_tables *tables
                                    is_gpu ? "#GPU-hours a day" : "#CPU-hours a day",
                                    "#machines kept busy", NULL};
     struct report_table *table = table_begin(
-        tables, "bert", "What that means for BERT-base at 1000 inferences a second", columns);
+        tables, "bert", "Estimate for BERT-base at 1000 inferences per second", columns);
     int threads = report->machine.num_threads;
     for (int i = 0; i < 2; i++) {
         table_row(table);
@@ -121,16 +120,15 @@ static void build_bert(const struct report *report, struct report_tables *tables
         table_text(table, TONE_PLAIN, i ? "fused" : "unfused");
         table_number(table, TONE_PLAIN, ms, 3);
         table_number(table, TONE_PLAIN, i ? bert.fused_hours_a_day : bert.unfused_hours_a_day, 3);
-        table_number(table, TONE_PLAIN, ms, 3); // 1000/s times ms is the share of a second in use
+        table_number(table, TONE_PLAIN, ms, 3); // 1000/s times ms: the share of a second in use
     }
     table_note(table,
                "An estimate, not a run: %d layer norms of hidden size %d per inference (12 layers "
-               "of 2), batch 1, sequence length %d, so %d rows each; time per row as measured "
-               "above over 16,384 rows. ",
+               "with 2 each), batch 1, sequence length %d, so %d rows each; the time per row is "
+               "that measured above with 16,384 rows. ",
                BERT_NORMS, BERT_HIDDEN, BERT_SEQLEN, BERT_SEQLEN);
     if (!is_gpu)
-        table_note(table, "CPU-hours are hours of a thread: %d of them work on each call. ",
-                   threads);
+        table_note(table, "CPU-hours are thread-hours: %d threads work on each call. ", threads);
     table_note(table, "Only the norms are counted.");
 }
 
@@ -157,7 +155,7 @@ static void build_matmul(const struct report *report, struct report_tables *tabl
         table_count(table, TONE_PLAIN, case_real(&result->c, "k"));
         table_number(table, TONE_PLAIN, result_device_ms(result), 4);
         bool is_replayed =
-            isfinite(result->graph_ms); // p20 and p80 are then of calls from the host
+            isfinite(result->graph_ms); // then p20 and p80 belong to calls from the host
         table_number(table, TONE_QUIET, is_replayed ? NAN : result->p20_ms, 4);
         table_number(table, TONE_QUIET, is_replayed ? NAN : result->p80_ms, 4);
         table_number(table, TONE_PLAIN, gflops, 4);
@@ -167,18 +165,19 @@ static void build_matmul(const struct report *report, struct report_tables *tabl
                                       : result->speedup_over_naive,
                      3);
         table_text(table, TONE_PLAIN, "%c", report_grade(result->share_of_ceiling));
-        table_text(table, TONE_QUIET, "%s", result->scaled_from[0] ? result->scaled_from : "as is");
+        table_text(table, TONE_QUIET, "%s",
+                   result->scaled_from[0] ? result->scaled_from : "the same");
         is_scaled = is_scaled || result->scaled_from[0] != '\0';
     }
     table_note(
         table,
-        "Peak: multiply-adds in registers, fp32 at %.4g GFLOP/s; 16-bit operands are widened to "
-        "it, but where a variant has a unit of its own for bf16, whose peak counts then. Speed-up: "
-        "over the plain three loops, where "
-        "those were run.%s",
+        "The peak is that of fp32 FMA in registers, %.4g GFLOP/s, to which 16-bit operands are "
+        "widened; for a variant with a bf16 unit it is that unit's peak. Speed-up is over the "
+        "plain "
+        "three loops, if these were run.%s",
         report->machine.peak_gflops,
-        is_scaled ? " A shape in the last column is the guide's; the row ran with fewer rows (M), "
-                    "halved until one repetition fits the time and a quarter of the memory."
+        is_scaled ? " A shape in the last column is the guide's; the row ran with a smaller M, "
+                    "halved until a call fits the time and a quarter of the memory."
                   : "");
 }
 
@@ -198,7 +197,7 @@ static bool is_same_product(const struct result *a, const struct result *b) {
     return memcmp(a->c.param, b->c.param, sizeof a->c.param) == 0;
 }
 
-// Tiles down, products across; the darker, the nearer to the product's best.
+// One row for each tile, one column for each product; a darker cell is nearer to the product's best.
 static void build_tiles(const struct report *report, struct report_tables *tables) {
     enum { MOST = TABLE_MAX_COLUMNS - 1, MOST_TILES = 40 };
     const struct result *products[MOST], *tiles[MOST_TILES];
@@ -244,12 +243,13 @@ static void build_tiles(const struct report *report, struct report_tables *table
             table_heat(table, tflops, 4, tflops / best[p]);
         }
     }
-    table_note(table,
-               "In %s, m × n × k. Rows and columns of c that a block computes, at the number of "
-               "parts of k, or of blocks to a cluster, that the library's account likes best; "
-               "missing are tiles that it expects to be far from the best. `tessera tune matmul "
-               "--device cuda` measures those that are near, and has the library choose the best.",
-               tsr_dtype_name(products[0]->c.dtype));
+    table_note(
+        table,
+        "In %s, m × n × k. A tile is the rows and columns of c that a block computes; the "
+        "number of parts of k, or of blocks in a cluster, is the best one by the library's "
+        "cost model. Tiles that it expects to be far from the best are missing. `tessera "
+        "tune matmul --device cuda` measures the others and makes the library choose the best.",
+        tsr_dtype_name(products[0]->c.dtype));
 }
 
 // ---- Every other operation --------------------------------------------------------------------
@@ -291,13 +291,14 @@ static void build_others(const struct report *report, struct report_tables *tabl
                      3);
         table_text(table, tone, "%c", report_grade(result->share_of_ceiling));
     }
-    table_note(table,
-               "%s Speed-up is "
-               "over the unfused form of the same case. GB/s counts each tensor once, so an "
-               "unfused form that sweeps it several times shows less.",
-               report->machine.is_gpu
-                   ? "The device's own time of a call: the median of replays of a graph of many."
-                   : "The median of the repetitions, with the 20th and 80th percentile.");
+    table_note(
+        table,
+        "%s Speed-up is "
+        "over the unfused form of the same case. GB/s counts each tensor once, so an "
+        "unfused form, which reads tensors several times, shows less.",
+        report->machine.is_gpu
+            ? "ms is the device's time of a call, from the median replay of a graph of calls."
+            : "ms is the median of the repetitions; p20 and p80 are percentiles.");
 }
 
 void tables_build_guides(const struct report *report, struct report_tables *tables) {

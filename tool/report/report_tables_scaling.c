@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables on how the work scales, and on what each operation uses of the machine.
+// Tables on scaling, and on each operation's utilisation of the machine.
 #include <math.h>
 #include <string.h>
 
@@ -37,10 +37,11 @@ static void build_sweep(const struct report *report, struct report_tables *table
         table_number(table, efficiency_tone(r->efficiency), 100 * r->efficiency, 3);
         table_number(table, TONE_PLAIN, 100 * r->share_of_ceiling, 3);
     }
-    table_note(table,
-               "Attention forward in %s, %s, %s Efficiency: GFLOP/s over those of the first row.",
-               first != NULL ? tsr_dtype_name(first->c.dtype) : "",
-               report->options->is_non_causal ? "without a mask" : "causal", note);
+    table_note(
+        table,
+        "Attention forward in %s, %s, %s Efficiency: GFLOP/s divided by those of the first row.",
+        first != NULL ? tsr_dtype_name(first->c.dtype) : "",
+        report->options->is_non_causal ? "without a mask" : "causal", note);
 }
 
 // ---- Over threads -----------------------------------------------------------------------------
@@ -67,9 +68,9 @@ static void build_threads(const struct report *report, struct report_tables *tab
         table_number(table, TONE_PLAIN, r->gb_s, 3);
     }
     table_note(table,
-               "The same call with more threads; efficiency is the speed-up over as many threads. "
-               "Processors that are two halves of one core, and memory that one thread can "
-               "saturate, leave less to gain.");
+               "The same call with more threads; efficiency is the speed-up divided by the number "
+               "of threads. Two hardware threads of one core, and memory bandwidth that one thread "
+               "can saturate, limit the gain.");
 }
 
 // ---- Utilisation ------------------------------------------------------------------------------
@@ -116,11 +117,11 @@ static void build_utilisation(const struct report *report, struct report_tables 
     if (isfinite(call_ms)) snprintf(call, sizeof call, "%.2g µs", 1e3 * call_ms);
     table_note(
         table,
-        "The largest shape of each. Compute: GFLOP/s over the measured peak. Bandwidth: useful "
-        "GB/s over the copy bandwidth of memory, so what the caches serve may exceed 100 %%. "
-        "Call overhead: a softmax of one element (%s) over the call. Copies between "
-        "devices: there are none where kernels read the caller's memory. Fusion: the unfused "
-        "form's time over the fused one's.",
+        "The largest shape of each operation. Compute: GFLOP/s divided by the measured peak. "
+        "Bandwidth: useful GB/s divided by the copy bandwidth of memory; data in the caches may "
+        "exceed 100 %%. Call overhead: the time of a softmax of one element (%s) divided by the "
+        "call's. Copies: none between devices, because kernels read the caller's memory. Fusion: "
+        "the unfused form's time divided by the fused one's.",
         call);
 }
 

@@ -54,7 +54,7 @@ struct report_table *table_begin(struct report_tables *tables, const char *id, c
     return table;
 }
 
-// A row starts with all its cells absent; table->capacity counts the cells that were given.
+// A new row has only absent cells; table->capacity counts the cells added so far.
 void table_row(struct report_table *table) {
     size_t width = (size_t)table->num_columns, rows = (size_t)table->num_rows;
     table->cells = heap_grow(table->cells, (rows + 1) * width, sizeof *table->cells);
