@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tessera apply from outside: NumPy writes the files, NumPy reads them, and float64 says what is right,
-element by element, within the bounds that the public headers document. The binary is $TESSERA."""
+"""tessera apply from outside: NumPy writes and reads the files, and float64 checks every element within the bounds of
+the public headers. The binary is $TESSERA."""
 import itertools
 import math
 
@@ -83,7 +83,7 @@ def test_norm(apply, op, shape, dtype, extras):
     assert set(out) == names | ({"dbias"} if "bias" in tensors else set())
     s = wide(tensors["x"])
     if extras != "plain":
-        # Rounded, then normalised as rounded.
+        # Rounded first. The rounded values are normalised.
         check(out["residual_out"], s + wide(tensors["residual"]), 2 * U32 * np.abs(s), dtype)
         s = wide(out["residual_out"])
     weight = wide(tensors["weight"])
@@ -101,7 +101,7 @@ def test_norm(apply, op, shape, dtype, extras):
         check(out["mean"], mean[..., 0], kappa * (sigma + np.abs(mean))[..., 0], "f32")
         mean = wide(out["mean"])[..., None]
 
-    # Backward takes mean and rstd as the file has them.
+    # Backward uses mean and rstd from the file.
     rstd = wide(out["rstd"])[..., None]
     dy, h = wide(tensors["dy"]), (s - mean) * rstd
     g = dy * weight
@@ -219,7 +219,7 @@ def test_matmul_backward_epilogue(apply, kind, dtype):
     v, v_bound = products(wide(a), wide(b))
     v, v_bound = v + wide(bias), v_bound + u * np.abs(v + wide(bias)) + 2 * U32 * np.abs(v)
     g = wide(dc) * act_slope(kind, v)
-    # preact and g are held in the dtype; relu's slope jumps at 0.
+    # preact and g are rounded to the dtype. relu's derivative jumps at 0.
     jump = (np.abs(v) <= 2 * v_bound) if kind == "relu" else 0.0
     g_bound = np.abs(wide(dc)) * (1.2 * v_bound + jump) + (u + 64 * U32) * np.abs(g) + 1e-6
     g_bound = g_bound + 64 * U32 * np.abs(wide(dc))
@@ -253,7 +253,7 @@ def test_matmul_accumulate_alpha(apply):
     check(out["c"], wide(c) - 0.5 * expected, bound + 4 * U32 * np.abs(wide(c)), "f32")
 
 
-# ---- Other operations through the same descriptions ------------------------------------------------
+# ---- Other operations with the same descriptions ---------------------------------------------------
 
 @pytest.mark.parametrize("shape", [(6,), (2, 3), (1, 2, 3)])
 def test_embedding(apply, shape):

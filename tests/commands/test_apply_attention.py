@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tessera apply attention from outside: NumPy in float64 says what is right, by a statement of the
-operation that shares nothing with the library; gradients are also compared with differences of losses."""
+"""tessera apply attention from outside: NumPy in float64 checks it with its own definition of the operation, which shares
+nothing with the library. Gradients are also compared with differences of losses."""
 import itertools
 import math
 
@@ -11,14 +11,14 @@ from apply_support import DTYPES, MAIN, TESSERA, apply, check, draw, refuse, wid
 
 pytestmark = pytest.mark.skipif(not TESSERA, reason="$TESSERA names no binary")
 
-# Of values of about 1: fp32 sums, and weights that may be stored in 16 bits.
+# For values of about 1: fp32 sums, and weights that may be stored in 16 bits.
 ERROR = {"f32": 3e-5, "f16": 4e-3, "bf16": 3e-2, "f64": 1e-12}
 
 
 # ---- The operation in NumPy --------------------------------------------------------------------
 
 def philox(seed, counter):
-    """Philox4x32-10 of arrays of counters, four words each."""
+    """Philox4x32-10 for arrays of counters, four words each."""
     low = np.uint64(0xFFFFFFFF)
     shift = np.uint64(32)
     c = [np.asarray(x, np.uint64) & low for x in counter]
@@ -32,7 +32,7 @@ def philox(seed, counter):
 
 
 def test_philox():
-    """The published vectors."""
+    """The published test vectors."""
     zero = philox(0, (0, 0, 0, 0))
     assert [int(w) for w in zero] == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
     ones = philox(2**64 - 1, (2**32 - 1,) * 4)
@@ -40,7 +40,7 @@ def test_philox():
 
 
 def kept(shape, p, seed, offset, batch):
-    """Factor of every weight (head, i, j) of a sequence."""
+    """The dropout factor of every weight (head, i, j) of a sequence."""
     h, i, j = np.meshgrid(*[np.arange(n) for n in shape], indexing="ij")
     words = philox(seed, (j // 4 + offset, i, h, np.full_like(j, batch)))
     word = np.take_along_axis(words, (j % 4)[None].astype(np.int64), 0)[0]
@@ -49,7 +49,7 @@ def kept(shape, p, seed, offset, batch):
 
 def attend(q, k, v, batch=0, mask="none", left=None, right=None, scale=None, softcap=0, bias=None,
            slopes=None, sinks=None, dropout=None, dout=None):
-    """One sequence, (rows, heads, dim) each: out, lse and, with dout, a dictionary of gradients."""
+    """One sequence of (rows, heads, dim): out, lse and, with dout, a dictionary of gradients."""
     (sq, heads, dim), (sk, kv_heads, _) = q.shape, k.shape
     scale = 1 / math.sqrt(dim) if scale is None else scale
     kk, vv = (np.repeat(t, heads // kv_heads, 1) for t in (k, v))
@@ -95,7 +95,7 @@ def attend(q, k, v, batch=0, mask="none", left=None, right=None, scale=None, sof
 
 
 def stacked(tensors, **options):
-    """attend over a batch: bias of any broadcast, slopes and sinks as in the file."""
+    """attend() over a batch: bias with any broadcasting, slopes and sinks as in the file."""
     t = {name: wide(x) for name, x in tensors.items()}
     batch, sq, heads, _ = t["q"].shape
     full = (batch, heads, sq, t["k"].shape[1])
@@ -154,7 +154,7 @@ def test_masks(apply, dtype, mask):
 
 
 def test_defaults(apply):
-    """No mask, 1 / sqrt(head_dim); without dout the forward pass alone."""
+    """No mask, scale 1 / sqrt(head_dim). Without dout only forward runs."""
     tensors = qkv(with_dout=False)
     got = apply("attention", tensors)
     assert set(got) == {"out", "lse"}
@@ -279,7 +279,7 @@ def test_packed(apply, dtype, mask):
 
 
 def test_packed_bias(apply):
-    """Its last two dimensions are the longest sequence's."""
+    """The bias has the longest sequence's lengths as its last two dimensions."""
     cu = np.array([0, 12, 12, 30], np.int32)
     tensors = {name: draw(name, (30, 2, 16)) for name in ("q", "k", "v")}
     tensors |= {"cu_seqlens_q": cu, "cu_seqlens_k": cu, "bias": draw("bias", (3, 2, 18, 18))}
@@ -308,11 +308,11 @@ def test_seqused_k(apply):
             assert not got[name][b, n:].any()
 
 
-# ---- Gradients as what they are ----------------------------------------------------------------
+# ---- Gradients as slopes -----------------------------------------------------------------------
 
 @pytest.mark.parametrize("name", ["q", "k", "v", "bias", "sinks"])
 def test_gradients_are_derivatives(apply, name):
-    """In f64: a step along a direction changes sum dout out by the gradient's share of it."""
+    """In f64: a step in a direction changes the sum of dout out as the gradients predict."""
     tensors = {key: t.astype(np.float64) for key, t in qkv(sq=9, sk=12, dim=8).items()}
     tensors |= {"bias": draw("bias", (1, 4, 9, 12), "f64"), "sinks": draw("sinks", (4,), "f64"),
                 "alibi_slopes": draw("slopes", (4,), "f64", 0.1)}

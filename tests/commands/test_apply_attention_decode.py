@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tessera apply attention-decode and attention-merge from outside: NumPy in float64 says what is right."""
+"""tessera apply attention-decode and attention-merge from outside, checked by NumPy in float64."""
 import math
 
 import numpy as np
@@ -15,7 +15,7 @@ ERROR = {"f32": 3e-5, "f16": 4e-3, "bf16": 3e-2}
 # ---- The operation in NumPy --------------------------------------------------------------------
 
 def rotate(x, positions, cos, sin, interleaved):
-    """x (rows, heads, dim)."""
+    """Rotates x (rows, heads, dim)."""
     y, half = x.copy(), cos.shape[1]
     first = np.arange(half) * 2 if interleaved else np.arange(half)
     second = first + (1 if interleaved else half)
@@ -45,7 +45,7 @@ def attend(q, k, v, mask="causal", left=None, softcap=0, sinks=None):
 
 
 def decode(t, interleaved=False, **options):
-    """Every output of the file's tensors, sequence by sequence."""
+    """All outputs for the file's tensors, sequence by sequence."""
     packed, paged = "cu_seqlens_q" in t, "page_table" in t
     dtype = t["q"].dtype
     k_cache, v_cache = t["k_cache"].copy(), t["v_cache"].copy()
@@ -138,7 +138,7 @@ def test_variants(apply, variant):
 
 
 def test_cache_alone(apply):
-    """Without new keys the caches come out as they went in."""
+    """Without new keys the caches are unchanged."""
     tensors = tensors_of(lengths=(9, 40), rope=False)
     del tensors["k_new"], tensors["v_new"]
     got = apply("attention-decode", tensors, "--mask", "causal")
@@ -172,7 +172,7 @@ def test_merge(apply, dtype, shape):
 
 
 def test_merge_is_decode(apply):
-    """Attention to two halves of the keys, merged."""
+    """Attention on both halves of the keys, merged."""
     tensors = tensors_of(lengths=(64, 64), rope=False)
     del tensors["k_new"], tensors["v_new"]
     whole = apply("attention-decode", tensors)

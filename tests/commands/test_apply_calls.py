@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tessera apply is the C call: every tensor and every scalar of every public call, as the headers declare them, goes
-through `apply` and through the library by ctypes, and both give the same bits or both refuse. So a field that apply
-cannot express, drops or makes up is found, and one that is new in a header is found until it has a rule here.
+"""tessera apply equals the C call: every tensor and every scalar of every public call, as the headers declare them, is
+tested with `apply` and with the library by ctypes. Both must give the same bits or both must refuse. This finds fields
+that apply cannot express, drops or invents, and new fields of a header that have no rule here.
 
-TESSERA_TEST_CASES=20000: so many random cases in place of a few; TESSERA_TEST_SEED: those of an earlier run;
-TESSERA_TEST_DEVICE=cuda:0: on this device, which `scripts/emulate` may emulate; TESSERA_TEST_OPS=softmax,matmul: of
-these commands alone; TSR_ISA=scalar, avx2 or avx512: on this instruction set alone."""
+TESSERA_TEST_CASES=20000: this many random cases instead of a few. TESSERA_TEST_SEED: repeats an earlier run.
+TESSERA_TEST_DEVICE=cuda:0: this device, which `scripts/emulate` can emulate. TESSERA_TEST_OPS=softmax,matmul: only
+these commands. TSR_ISA=scalar, avx2 or avx512: only this instruction set."""
 import os
 import random
 import re
@@ -25,25 +25,25 @@ OPS = os.environ.get("TESSERA_TEST_OPS", "")
 pytestmark = pytest.mark.skipif(not TESSERA or not os.path.exists(LIBRARY),
                                 reason="$TESSERA or $TESSERA_LIBRARY names no file")
 
-# ---- What is deliberately not the same ---------------------------------------------------------
+# ---- Intended differences ----------------------------------------------------------------------
 
 UNREACHABLE = {  # fields without an option
     "size": "the macro of the args struct sets it",
     "workspace": "the context's arena serves: apply calls once",
     "workspace_bytes": "as workspace",
 }
-# Beyond fields: seed and offset above 9e15 are refused, as values of options are doubles; a tensor that the call would
-# ignore (c without accumulate, preact without an activation) is refused, since nobody gives one without meaning it;
-# -1 of a window or padding_id is that there is none.
+# Other differences: seed and offset above 9e15 are refused, because values of options are doubles. A tensor that the
+# call would ignore (c without accumulate, preact without an activation) is refused, because it was surely given for a
+# reason. A window or padding_id of -1 means none.
 NO_FIELDS = {  # options that are no fields
     "to": "the dtype of y", "from": "the dtype of x", "fp8": "the dtypes of a and b", "scaling": "sets has_scaling",
     "num_positions": "rows of what rope_table gives", "rotary_dim": "columns of it", "vocab": "rows of dweight",
 }
-INERT = {  # scalars that change no result of a case that is taken
+INERT = {  # scalars that never change the result of an accepted case
     "fast_accumulate": "a permission, of which the CPU makes no use", "math": "as fast_accumulate",
     "num_kv_heads": "the tensors tell it, and any other value is refused", "rotary_dim": "as num_kv_heads",
 }
-INFERRED = {  # fields that the tensors tell where no option does
+INFERRED = {  # fields that follow from the tensors if no option sets them
     "rotary_dim": lambda case: 2 * case.tensors["cos"].shape[1] if "cos" in case.tensors else 0,
     "num_kv_heads": lambda case: heads_of(case),
     "max_seqlen_q": lambda case: longest_of(case, "q", 2), "max_seqlen_k": lambda case: longest_of(case, "k", 3),
@@ -52,14 +52,14 @@ COMMON = {"input", "output", "results", "dtype", "variant", "device", "threads",
           "batch_invariant", "epilogue", "help"}
 
 
-NO_GRADIENT = {  # of two calls together: what the backward one is no gradient of
+NO_GRADIENT = {  # pairs of calls without a matching backward
     "matmul_forward": lambda case: "b_up" in case.tensors or case.scalars.get("alpha", 1) != 1,
     "matmul_grouped_forward": lambda case: "b_up" in case.tensors or case.scalars.get("activation", 0) != 0,
 }
 
 
 def longest_of(case, side, dimension):
-    """Of packed attention: as bias has it, else as the offsets make it."""
+    """The maximum length in packed attention: from bias, or else from the offsets."""
     t = case.tensors
     if "seqused_k" not in case.calls[0].fields or not {"cu_seqlens_q", "cu_seqlens_k"} <= set(t):
         return 0
@@ -79,7 +79,7 @@ def heads_of(case):
 # ---- The command -------------------------------------------------------------------------------
 
 def read_help(op):
-    """{option, with _: (choices or None, standard)} of `tessera apply OP --help`."""
+    """{option, with _: (choices or None, default)} from `tessera apply OP --help`."""
     options = {}
     text = run(op, "--help").stdout
     for name, value, words in re.findall(r"^ +(?:-\w, )?--([\w-]+) ?([A-Z]*) +(.*)$", text, re.M):
@@ -109,7 +109,7 @@ def arguments_of(case, options, isa):
         elif name == "to":
             result.append(f"{flag}={value}")
         else:
-            known = choices is None or value < len(choices)  # decode has no causal-top-left, as the call
+            known = choices is None or value < len(choices)  # like its call, decode has no causal-top-left
             result.append(f"{flag}={choices[value] if choices and known else repr(value)}")
     if any(name.startswith("scaling.") for name in case.scalars):
         result.append("--scaling=llama3")
@@ -130,7 +130,7 @@ FLAGS = {"transpose_a", "transpose_b", "accumulate", "fast_accumulate", "interle
 # ---- The call ----------------------------------------------------------------------------------
 
 def scalars_for(case, call, options):
-    """The fields of a call: given ones, else what --help says or the tensors tell."""
+    """The fields of a call: given values, or else defaults from --help or from the tensors."""
     fields = {}
     for name, f in call.scalars.items():
         if name.startswith("has_"):
@@ -149,7 +149,7 @@ def scalars_for(case, call, options):
 
 
 def call_library(library, case, options, isa, like=None):
-    """What the calls give of copies of the tensors, by name. like: outputs of the shapes and dtypes, else the comments'."""
+    """Returns the calls' outputs by name, for copies of the tensors. like: arrays with the shapes and dtypes of the outputs."""
     wanted, results = case.wanted(), {}
     if len(case.calls) > 1 and NO_GRADIENT.get(case.calls[0].op, lambda case: False)(case):
         raise Refused("TSR_UNSUPPORTED", "no gradient of both calls")
@@ -188,7 +188,7 @@ def preact_of(library, case, options, isa):
 # ---- Both --------------------------------------------------------------------------------------
 
 class Walk:
-    """Cases through both sides, and which fields were in those that both took."""
+    """Runs cases through both sides, and notes which fields were in cases that both accepted."""
 
     def __init__(self, library, folder):
         self.library, self.folder, self.helps, self.seen = library, folder, {}, set()
@@ -204,7 +204,7 @@ class Walk:
         return self.helps[name]
 
     def check(self, case, isa):
-        """True where both took the case. Fails where the two are not one."""
+        """Returns whether both accepted the case. Fails if they differ."""
         name, options = self.name_of(case.calls), self.options(case.calls)
         arguments = arguments_of(case, options, isa)
         write(self.folder / "in", case.tensors)
@@ -240,7 +240,7 @@ class Walk:
         return True
 
     def matters(self, case, name, expected, options, isa):
-        """Whether the call would give anything else without a scalar: then apply has not dropped it."""
+        """Whether the call's result changes without a scalar. If so, apply has not dropped the scalar."""
         if name in INERT or (case.calls[0].op, name, "given") in self.seen:
             return True
         scalars, case.scalars = case.scalars, {n: v for n, v in case.scalars.items() if n != name}
@@ -258,7 +258,7 @@ def scalars_of(call):
 
 
 def shape_options_of(rng, case):
-    """Sizes of outputs that no tensor tells."""
+    """Options for output sizes that no tensor determines."""
     op, s = case.calls[0].op, case.sizes
     if op == "rope_table":
         rotary_dim = [] if "inv_freq" in case.tensors and rng.random() < 0.5 else [f"--rotary-dim={s['rotary_dim']}"]
@@ -291,7 +291,7 @@ def draw(rng, library, calls, forced=(), absent=(), spoiled=None, plain=False):
 
 
 def spoil_tensor(rng, case):
-    """Now and then a tensor that does not fit the others: of another shape or dtype, or not there."""
+    """Sometimes makes a tensor inconsistent with the others: another shape or dtype, or absent."""
     if rng.random() > 0.08 or not case.tensors:
         return
     case.is_spoiled, case.asked = True, {}
@@ -312,7 +312,7 @@ def spoil_tensor(rng, case):
 
 @pytest.fixture(scope="module")
 def library():
-    os.environ["TSR_TUNING_FILE"] = "/nowhere/tuning"  # one that changes meanwhile would part the two
+    os.environ["TSR_TUNING_FILE"] = "/nowhere/tuning"  # a file that changes during the test would cause differences
     library = Library(DEVICE)
     assert len(library.calls) >= 27, "calls of the headers that were not read"
     return library
@@ -326,7 +326,7 @@ def rng():
 
 
 def forms(library):
-    """Each call alone, and forward with the backward of its name."""
+    """Each call alone, and each forward with its backward."""
     calls = library.calls
     pairs = [[calls[op], calls[op.replace("_forward", "_backward")]] for op in calls
              if op.endswith("_forward") and op.replace("_forward", "_backward") in calls]
@@ -336,7 +336,7 @@ def forms(library):
 
 
 def test_every_field_has_an_option(library):
-    """Both ways: no scalar of a header without an option, no option that is neither."""
+    """Every scalar of a header has an option, and every option has a field or a reason."""
     for call in library.calls.values():
         options = set(read_help(call.op))
         fields = {option_of(n) for n in call.scalars if not n.startswith("has_") or n == "has_scaling"}
@@ -349,7 +349,7 @@ def test_every_field_has_an_option(library):
 
 
 def test_every_field(library, rng, tmp_path):
-    """Each tensor given, and absent where the call takes that; each scalar given; both sides alike."""
+    """Each tensor is given, and absent if that is allowed; each scalar is given; both sides agree."""
     walk = Walk(library, tmp_path)
     for (call,) in (f for f in forms(library) if len(f) == 1):
         needed = [(n, "given") for n in call.tensors] + [(n, "given") for n in scalars_of(call)]

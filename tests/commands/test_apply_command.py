@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tessera apply as a command: its options, and what it refuses, in one sentence and with nothing written."""
+"""tessera apply as a command: its options and its refusals, with one sentence and nothing written."""
 import math
 import os
 import re
@@ -54,7 +54,7 @@ def test_help():
 
 
 def test_results(apply):
-    """The outputs that are named, and of these the dtype."""
+    """Only the named outputs, and their dtypes."""
     a, b, dc = draw("a", (3, 4), "bf16"), draw("b", (4, 5), "bf16"), draw("dc", (3, 5), "bf16")
     tensors = {"a": a, "b": b, "dc": dc}
     every = apply("matmul", tensors)
@@ -63,14 +63,14 @@ def test_results(apply):
     assert set(some) == {"db", "c"} and dtype_of(some["c"]) == "f32" and dtype_of(some["db"]) == "bf16"
     assert some["db"].tobytes() == every["db"].tobytes()
     np.testing.assert_array_equal(some["c"].astype(a.dtype), every["c"])
-    # What backward reads of forward is there without being asked for.
+    # What backward reads from forward is computed without being requested.
     x, weight = draw("x", (3, 4)), np.ones(4, np.float32)
     assert set(apply("layernorm", {"x": x, "weight": weight, "dy": x}, "--results", "dweight")) == {"dweight"}
 
 
 @pytest.mark.parametrize("dtype", MAIN)
 def test_gradients_without_their_tensor(apply, dtype):
-    """A bias is no input of the backward pass alone, its gradient an output."""
+    """A bias is not an input of backward alone, but its gradient is an output."""
     a, b, dc = draw("a", (3, 4), dtype), draw("b", (4, 5), dtype), draw("dc", (3, 5), dtype)
     out = apply("matmul_backward", {"a": a, "b": b, "dc": dc})
     assert set(out) == {"da", "db", "dbias"}
@@ -98,7 +98,7 @@ def test_threads_and_isa_agree(apply):
 
 @pytest.mark.parametrize("dtype", MAIN)
 def test_batch_invariant(apply, dtype):
-    """A row alone has the bits that it has among others, in both passes."""
+    """A row has the same bits alone and among others, in both passes."""
     a, b, dc = draw("a", (40, 300), dtype), draw("b", (300, 200), dtype), draw("dc", (40, 200), dtype)
     flags = "--batch-invariant", "--deterministic", "--epilogue", "gelu"
     every = apply("matmul", {"a": a, "b": b, "dc": dc}, *flags)
@@ -118,7 +118,7 @@ def test_output_may_be_the_input(tmp_path):
 
 
 def test_misaligned_and_metadata(tmp_path):
-    """Odd header and offsets, as some writers leave them."""
+    """An odd header length and odd offsets, as some writers produce."""
     x = draw("x", (3, 5))
     header = ('{"__metadata__":{"format":"np"},"x":{"dtype":"F32","shape":[3,5],"data_offsets":[0,60]}}')
     header += " " * (3 - len(header) % 2)
@@ -132,7 +132,7 @@ def test_misaligned_and_metadata(tmp_path):
 
 @pytest.mark.parametrize("size, is_taken", [(2**31 - 1, True), (2**31, False), (2**63 - 1, False)])
 def test_sizes_of_empty_tensors(tmp_path, size, is_taken):
-    """No file is as large as they say, and they are multiplied."""
+    """Shapes that are larger than any file, and whose product overflows."""
     header = f'{{"x":{{"dtype":"F32","shape":[0,{size}],"data_offsets":[0,0]}}}}'
     (tmp_path / "in").write_bytes(struct.pack("<Q", len(header)) + header.encode())
     done = run("softmax", "--input", tmp_path / "in", "--output", tmp_path / "out")
@@ -145,7 +145,7 @@ def test_sizes_of_empty_tensors(tmp_path, size, is_taken):
 
 @pytest.mark.parametrize("size", [None, 2**31 - 1], ids=["as large as memory", "as large as sizes may be"])
 def test_outputs_larger_than_memory(tmp_path, refuse, size):
-    """Sums of nothing: the matrices that they are of take no bytes."""
+    """Sums over no elements: the matrices are large, but their factors take no bytes."""
     if size is None:
         with open("/proc/meminfo", encoding="ascii") as lines:
             size = math.isqrt(int(re.search(r"MemTotal: +(\d+) kB", lines.read())[1]) * 256)
@@ -161,7 +161,7 @@ def test_outputs_larger_than_memory(tmp_path, refuse, size):
 
 
 def test_a_workspace_larger_than_memory(refuse):
-    """The naive variant keeps every score: terabytes of them, of tensors of 4 MB."""
+    """The naive variant stores every score: terabytes for tensors of 4 MB."""
     tensor = np.zeros((1, 10**6, 1, 1), np.float32)
     sentence = refuse("attention --variant naive", {"q": tensor, "k": tensor, "v": tensor}, code=4,
                       words=["attention_forward: the workspace needs 4.0 TB, the machine has "])
@@ -316,7 +316,7 @@ def test_unwritable_folder(tmp_path):
 
 
 def test_disk_full(tmp_path):
-    """A limit on file sizes stands for a full disk: no new file, the earlier one intact."""
+    """A limit on file sizes simulates a full disk: no new file, and the earlier one is intact."""
     write(tmp_path / "in", {"x": draw("x", (1000, 64))})
     (tmp_path / "out").write_bytes(b"earlier")
     done = subprocess.run(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tessera command from outside: what its options mean, what it refuses, and its exit codes. The
-binary is $TESSERA."""
+"""The tessera command from outside: what its options mean, what it refuses, and its exit codes. The binary is
+$TESSERA."""
 import json
 import os
 import pathlib
@@ -23,12 +23,12 @@ def run(*arguments, **options):
 
 
 def cpu_seconds():
-    """Of processes that have ended: a busy machine does not count."""
+    """CPU time of ended child processes, which does not depend on other load."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
-# ---- What cannot be written ----------------------------------------------------------------------
+# ---- Unwritable output -----------------------------------------------------------------------------
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
 @pytest.mark.parametrize("arguments", [
@@ -99,7 +99,7 @@ def test_giving_a_number_sets_its_flag():
 
 
 def test_names_that_users_of_attention_know():
-    """--max-seq-len doubles lengths up to it, --embed-dim is all heads together, --non-causal is no mask."""
+    """--max-seq-len doubles the lengths up to it, --embed-dim is the sum over all heads, --non-causal means no mask."""
     few = ["--batch-size", "1", "--num-heads", "2,4", "--no-verify", "--budget", "0.001", "--rep", "1"]
     done = run("bench", "attention", "--max-seq-len", "300", "--embed-dim", "64", "--non-causal", *few)
     assert done.returncode == 0, done.stderr
@@ -134,7 +134,7 @@ def test_help_names_no_option_that_is_missing():
 
 
 def test_wrong_options_are_found_before_anything_is_measured():
-    """rope's head_dim is read after softmax's sizes; the first operation must not be measured."""
+    """The error in rope's head_dim must be found before softmax is measured."""
     used = cpu_seconds()
     done = run("bench", "softmax", "rope", "--rows", "64", "--cols", "64", "--budget", "20",
                "--head-dim", "abc")
@@ -158,7 +158,7 @@ def test_a_table_may_be_unproved():
 
 
 def test_no_warmup():
-    """The first sample is the first call: as many samples as asked for, and no more calls."""
+    """The first sample is the first call: exactly as many samples as requested, and no other calls."""
     done = run("bench", "cast", "--rows", "2", "--cols", "2", "--rep", "3", "--warmup", "0",
                "--format", "json")
     assert done.returncode == 0, done.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tessera compare: which pairs it measures, what it writes and refuses. Times are not looked at. The binary is $TESSERA."""
+"""tessera compare: which pairs it measures, what it writes and refuses. The times do not matter. The binary is $TESSERA."""
 import os
 import subprocess
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tessera conformance: cases as files, and answers held against the oracle: of `tessera apply`, of NumPy, of what is
-wrong in one way or another. The binary is $TESSERA."""
+"""tessera conformance: cases as files, and answers compared with the oracle: answers of `tessera apply`, of NumPy, and
+wrong ones of several kinds. The binary is $TESSERA."""
 import json
 import math
 import os
@@ -32,7 +32,7 @@ def write_cases(folder, *operations, dtype="f32", configs=9, seed=1):
 
 
 def rows(text):
-    """{(op, dtype): (configs, verdict)} of the table."""
+    """The table as {(op, dtype): (configs, verdict)}."""
     cells = [[cell.strip() for cell in line.split("|")] for line in text.splitlines() if line.startswith("| ")]
     return {(c[1], c[3]): (int(c[5]), c[10]) for c in cells[1:]}
 
@@ -145,11 +145,11 @@ def test_numpy_passes(dtype, operations, tmp_path):
     assert "optional outputs were missing, not compared" in done.stderr  # mean and rstd
 
 
-# ---- What is wrong -------------------------------------------------------------------------------
+# ---- Wrong answers --------------------------------------------------------------------------------
 
 @pytest.fixture(scope="module")
 def softmax(tmp_path_factory):
-    """Cases of softmax with right answers."""
+    """Cases of softmax with correct answers."""
     folder = tmp_path_factory.mktemp("softmax")
     names = write_cases(folder / "cases", "softmax_forward", configs=6)
     answer(folder / "cases", folder / "results", NUMPY, names)

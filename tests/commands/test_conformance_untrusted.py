@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tessera conformance on folders that somebody else made: what a case may say, and what it must not be able to do.
-The binary is $TESSERA."""
+"""tessera conformance on folders from somebody else: what a case may contain, and what it must not be able to do. The
+binary is $TESSERA."""
 import json
 import os
 import subprocess
@@ -24,7 +24,7 @@ def run(*arguments, code=0, timeout=60):
 
 
 def softmax(folder, name="case", **members):
-    """A case of softmax, by hand."""
+    """Writes a case of softmax by hand."""
     folder.mkdir(exist_ok=True)
     write(folder / f"{name}.safetensors", {"x": np.zeros((2, 3), np.float32)})
     call = {"op": "softmax_forward", "params": {"rows": 2, "cols": 3}} | members
@@ -33,7 +33,7 @@ def softmax(folder, name="case", **members):
 
 
 def test_options_are_those_of_the_parameters(tmp_path):
-    """What stands under "options" could be any option of the command that answers."""
+    """Words under "options" could be any options of the answering command, so they are dropped."""
     cases = softmax(tmp_path / "cases", options=["--output=elsewhere", "--scale=2"])
     done = run("check", cases, "--command", "echo [{options}]", code=1)
     assert done.stderr.splitlines()[0] == "[]"
@@ -52,7 +52,7 @@ def test_what_write_says_is_among_them(operation, tmp_path):
     paths = sorted(tmp_path.glob("*.json"))
     assert len(paths) == len(said) >= 12
     for path in paths:
-        # Beside what was given there is what the tensors make it, as rope's rotary_dim.
+        # Besides the given options there are those that follow from the tensors, such as rope's rotary_dim.
         call = json.loads(path.read_text())
         options = {option.removeprefix("--").replace("-", "_").partition("=")[0] for option in said[str(path)]}
         assert set(call["options"]) <= set(said[str(path)]) and options <= set(call["params"])
@@ -112,7 +112,7 @@ def test_answers_do_not_take_the_place_of_inputs(tmp_path):
         assert (cases / "case.safetensors").read_bytes() == before
 
 
-# ---- Names that a shell could take for code ----------------------------------------------------------------------
+# ---- Names that a shell could run as code ----------------------------------------------------------------------
 
 HOSTILE = ["a$(touch RAN)", "b`touch RAN`", "c;touch RAN;", "d|touch RAN", "e&touch RAN&", "f\ntouch RAN\n", "g'$(touch RAN)'",
            'h"$(touch RAN)"', "i';touch RAN;'", 'j";touch RAN;"', "k') ; touch RAN ; ('", "l\\", "m\\'", "n \t*?[a-z]", "-o",
@@ -136,12 +136,12 @@ CONTEXTS = {
                         "*'{options}'.split()], check=True)\"",
     "a comment": "TOOL apply {op} --input {input} --output {output} {options} # {input} '{call}",
 }
-# These put the path into other words on purpose: nothing is answered, and nothing else is run.
+# These quote the path wrongly on purpose: nothing is answered, and nothing else runs.
 WRONG = ["\\{input}", "$(({input}))", "${{input}}", "{input}{output}", ">'{input}", "'{input}\"", "(", "{call}"]
 
 
 def run_with(folder, cwd, command, *more, code):
-    """Whatever a name had run would have left a file."""
+    """Any code in a name would leave a file."""
     before = {path.name for path in cwd.iterdir()}
     command = command.replace("TOOL", TESSERA).replace("PYTHON", sys.executable)
     done = subprocess.run([TESSERA, "conformance", "check", str(folder), "--command", command, *more],

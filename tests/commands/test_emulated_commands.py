@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of the tool that measure, with --device cuda, on the emulated device: they end well and print figures of a kernel.
-The binary is $TESSERA."""
+"""The measuring commands of the tool with --device cuda on the emulated device: they succeed and print figures of a
+kernel. The binary is $TESSERA."""
 import json
 import os
 import pathlib

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""README and CONTRIBUTING say how many requests the fault tests refuse by AVX2, within 2 % of what they print. Binary: $TESSERA."""
+"""README and CONTRIBUTING state how many requests the fault tests refuse with AVX2, within 2 % of the programs' output. The
+binary is $TESSERA."""
 import os
 import pathlib
 import re
@@ -31,7 +32,8 @@ def test_readme_says_the_sum():
     assert f"{requests:,} requests that {calls} calls make" in (ROOT / "README.md").read_text()
 
 
-# Every variant that serves is called, and machines with units for bf16 have more: their own run is among the C tests.
+# All supported variants are called, and machines with bf16 units have more of them. Their own count is part of the C
+# tests.
 @pytest.mark.parametrize("program, figures", zip(PROGRAMS, documented()))
 def test_each_program_counts_as_many(program, figures):
     if not (BUILD / program).exists():

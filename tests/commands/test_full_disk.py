@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every command that writes a file, on a disk that is full and under a limit on the size of files: exit code 4 and a sentence, the
-earlier file whole, nothing beside it. And in what order a file reaches the disk. The binary is $TESSERA."""
+"""Every command that writes a file, on a full disk and with a limit on file sizes: exit code 4 and a sentence, the earlier
+file is intact, and no other file is left. Also the order in which a file reaches the disk. The binary is $TESSERA."""
 import json
 import os
 import re
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not TESSERA, reason="$TESSERA names no binary")
 
 SHAPE = ["--rows", "8", "--cols", "8", "--budget", "0.001", "--rep", "1"]
 EARLIER = "tessera-tuning 1\n# what was there before\n"
-# Where the file is a folder's, the name of one of its files.
+# If a command writes a folder, {out} is one of its files.
 COMMANDS = {
     "bench": ["bench", "softmax", *SHAPE, "--format", "json", "--out", "{out}"],
     "compare": ["compare", "softmax", "--rows", "8", "--cols", "8", "--pass", "forward", "--budget", "0.001", "--limit", "2", "--out",
@@ -59,7 +59,7 @@ def run(name, folder, target, **more):
 
 
 def earlier(name, target):
-    """What stood there, as far as the command takes it for one of its own."""
+    """Creates an earlier file that the command accepts as its own, and returns its bytes."""
     if FILES.get(name, "file") is None:
         return {}
     path = target / FILES.get(name, "file")
@@ -144,7 +144,7 @@ int rename(const char *from, const char *to) {
 
 
 @pytest.mark.skipif(not CC, reason="no C compiler")
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "history"])  # which is SQLite's
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "history"])  # SQLite writes that file
 def test_a_file_is_on_the_disk_before_its_name_and_the_name_after_it(folder, name):
     (folder / "shim.c").write_text(SHIM)
     subprocess.run([CC, "-shared", "-fPIC", "-o", folder / "shim.so", folder / "shim.c", "-ldl"], check=True, timeout=60)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""--help of every command: options say what they take and what holds without them, examples work as they stand."""
+"""--help of every command: options state their values and defaults, and examples work as they are."""
 import os
 import pathlib
 import re
@@ -25,7 +25,7 @@ def help_of(*words):
 
 
 def options(text):
-    """The name of each option and its text."""
+    """The name of each option, and its text."""
     return dict(re.findall(r"^  (?:-\w, |    )--([\w-]+)(?: \S+)? +(\S.*)$", text, re.M))
 
 
@@ -70,7 +70,7 @@ def test_examples_work(command, tmp_path):
         done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=170, check=False, cwd=tmp_path,
                               env=environment)
         skip_without_sqlite(command, done.stderr)
-        is_busy = line.startswith("tessera compare") and done.returncode == 1  # a machine that does something else, too
+        is_busy = line.startswith("tessera compare") and done.returncode == 1  # the machine is busy with other work
         assert done.returncode == 0 or is_busy, (line, done.stderr)
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tessera compare A B and tessera history: what counts as slower, as noise, as wrong, and what is refused. Results are
-written by hand, but for one run of bench. The binary is $TESSERA."""
+"""tessera compare A B and tessera history: what counts as slower, as noise and as wrong, and what is refused. Results are
+written by hand, except one run of bench. The binary is $TESSERA."""
 import json
 import os
 import resource
@@ -165,7 +165,7 @@ def test_a_pipe_in_a_folder_is_not_waited_for(write, tmp_path):
 
 
 def test_as_many_rows_as_a_file_may_have(tmp_path):
-    """Two of 150,000 that meet in the other order: by rows times rows it took minutes."""
+    """Two lists of 150,000 results that match in opposite order: comparing all pairs took minutes."""
     paths = tmp_path / "a.json", tmp_path / "b.json"
     for path, step in zip(paths, (1, -1)):
         rows = ",".join(f'{{"op":"{cols:x}","median_ms":1,"variant":"{step * (cols % 2)}"}}'
@@ -290,7 +290,7 @@ def test_what_bench_writes_can_be_compared_and_kept(history, tmp_path):
 
 
 def test_long_runs_are_checked_in_seconds(tmp_path, write):
-    """60,000 rows: row beside row would take minutes."""
+    """60,000 rows: comparing all pairs would take minutes."""
     skip_without_sqlite("history")
     def cases(ms):
         return [result(cols // 2, ms * (1 + cols % 7), variant="fused" if cols % 2 else "online") for cols in range(60000)]

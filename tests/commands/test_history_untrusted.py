@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tessera history on files that somebody else made, and under names that SQLite reads as its own. The binary is $TESSERA."""
+"""tessera history with files from somebody else, and with file names that SQLite interprets. The binary is $TESSERA."""
 import json
 import os
 import sqlite3
@@ -69,7 +69,7 @@ def test_another_schema_is_refused_before_anything_of_it_runs(tmp_path, statemen
 
 
 def interior(child, start=0, room=PAGE):
-    """A page of a table's tree all of whose children are one page."""
+    """A page of a table's tree whose children are all the same page."""
     cells = (room - 12) // 8
     content = b"".join(struct.pack(">IBB", child, 0x81, 0x00) for _ in range(cells))
     pointers = b"".join(struct.pack(">H", start + room - 6 * (i + 1)) for i in range(cells))
@@ -105,7 +105,7 @@ def test_pages_that_lie_in_each_other_do_not_make_it_hang(tmp_path, table):
 
 
 def journal(page_size, pages, super_journal):
-    """One that was never finished, of no pages: playing it back changes nothing, and removes what it names."""
+    """An unfinished journal without pages: playing it back changes nothing but removes the file that it names."""
     magic = bytes([0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7])
     head = magic + struct.pack(">IIIII", 0, 7, pages, 512, page_size)
     name = str(super_journal).encode()
@@ -126,7 +126,7 @@ def test_a_journal_removes_no_other_file(tmp_path):
     (tmp_path / "link").symlink_to("h")
     assert "names another file" in history("list", "--file", "link", cwd=tmp_path, code=4)
     assert victim.exists()
-    (tmp_path / "h-journal").write_bytes(hostile[:512])  # an ordinary one is played back
+    (tmp_path / "h-journal").write_bytes(hostile[:512])  # an ordinary journal is played back
     assert "| 1 | 0 | a |" in history("list", "--file", "h", cwd=tmp_path, code=0)
     assert not (tmp_path / "h-journal").exists()
 

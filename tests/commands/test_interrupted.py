@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGINT, SIGTERM, SIGHUP: a command that has worked for a while writes what it has; earlier files stay whole."""
+"""SIGINT, SIGTERM, SIGHUP: a command that has worked for a while writes its results so far, and earlier files stay intact."""
 import contextlib
 import json
 import os
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not TESSERA, reason="$TESSERA names no binary")
 ROWS = ["--rows", "64:16384:+64", "--cols", "512"]
 NUM_ROWS = 256
 EARLIER = "tessera-tuning 1\n# an earlier file\n"
-# Each with a budget of a case, times a factor.
+# Each with a budget per case, times a factor.
 COMMANDS = {
     "bench": lambda factor: ["bench", "cast", *ROWS, "--format", "json", "--budget", str(0.3 * factor)],
     "memory": lambda factor: ["memory", "softmax", *ROWS, "--pass", "forward", "--format", "json", "--rep",
@@ -36,14 +36,14 @@ COMMANDS = {
 
 
 def by_default(*ignored):
-    """What a job in the background, or one under nohup, would come without."""
+    """Default signal handling, which a background job or one under nohup would not have."""
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN if name in ignored else signal.SIG_DFL)
 
 
 @contextlib.contextmanager
 def at_work(arguments, folder, **how):
-    """Past its first case: the first line of progress comes between two."""
+    """The command after its first case: the first line of progress comes between two cases."""
     environment = {**os.environ, "TSR_TUNING_FILE": str(folder / "tuning")}
     with subprocess.Popen([TESSERA, *arguments], stderr=subprocess.PIPE, text=True, env=environment,
                           preexec_fn=by_default, **how) as process:
@@ -83,7 +83,7 @@ def test_what_was_measured_is_written(tmp_path, name, command):
         assert re.search(r"\d+ of [1-9]\d* choices differ from the built-in ones", error)
 
 
-@pytest.mark.parametrize("command", ["bench", "scale", "tune"])  # where the budget alone says how long a case takes
+@pytest.mark.parametrize("command", ["bench", "scale", "tune"])  # their cases take exactly their budget
 def test_a_second_signal_of_another_kind_ends_at_once(tmp_path, command):
     for name in ("out", "tuning"):
         (tmp_path / name).write_text(EARLIER)
@@ -91,7 +91,7 @@ def test_a_second_signal_of_another_kind_ends_at_once(tmp_path, command):
         process.send_signal(signal.SIGINT)
         pending = pathlib.Path(f"/proc/{process.pid}/status")
         while int(re.search(r"ShdPnd:\s*(\w+)", pending.read_text())[1], 16) != 0:
-            time.sleep(0.01)  # until it has seen the first
+            time.sleep(0.01)  # until it has handled the first
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=30)
     assert process.returncode == -signal.SIGTERM
@@ -126,7 +126,7 @@ def test_an_interrupted_verify_shows_what_was_proved(tmp_path, form):
 
 
 def test_an_interrupted_verify_does_not_say_what_is_unsupported(tmp_path):
-    """A variant that has served none of the cases may serve those that were left."""
+    """A variant that served none of the cases so far might serve the rest."""
     arguments = ["verify", "--op", "matmul_forward", "--isa", "scalar", "--configs", "1000000", "--edges", "none"]
     with at_work(arguments, tmp_path, stdout=subprocess.PIPE) as process:
         process.send_signal(signal.SIGINT)
@@ -135,7 +135,7 @@ def test_an_interrupted_verify_does_not_say_what_is_unsupported(tmp_path):
     verdicts = {(variant, configs == "0", verdict) for variant, configs, verdict
                 in re.findall(r"\| matmul_forward \| (\S+) \| \w+ \| scalar \| (\d+) \|.* \| (.*) \|\n", out)}
     assert ("reference", False, "PASS") in verdicts
-    assert ("amx_bf16", True, "was not run") in verdicts  # not of scalar code
+    assert ("amx_bf16", True, "was not run") in verdicts  # does not serve scalar code
     assert {(is_none, verdict) for _, is_none, verdict in verdicts} == {(False, "PASS"), (True, "was not run")}
 
 
@@ -163,7 +163,7 @@ def test_an_interrupted_conformance_check_counts_answers_alone(tmp_path, to_grou
         if to_group:
             os.killpg(process.pid, signal.SIGINT)
         else:
-            process.send_signal(signal.SIGTERM)  # SIGINT is the command's while it runs, as system() has it
+            process.send_signal(signal.SIGTERM)  # system() ignores SIGINT while the command runs
             (gate / "1").mkdir()
         try:
             out, error = process.communicate(timeout=100)
@@ -172,7 +172,7 @@ def test_an_interrupted_conformance_check_counts_answers_alone(tmp_path, to_grou
     assert process.returncode == -(signal.SIGINT if to_group else signal.SIGTERM), out + error
     done = re.search(r"(\d+) edge cases and (\d+) random configurations .* 0 failed\nINTERRUPTED", out)
     assert sum(map(int, done.groups())) == (2 if to_group else 3)
-    assert {path.name for path in tmp_path.iterdir()} == {"cases", "gate"}  # the answers' folder is gone
+    assert {path.name for path in tmp_path.iterdir()} == {"cases", "gate"}  # the answers' folder is removed
 
 
 def test_an_interrupted_conformance_write_leaves_whole_cases(tmp_path):
@@ -198,7 +198,7 @@ OLD = b"an earlier file"
 
 
 def interrupt(call, took, draw, **how):
-    """Ended by a signal within its last two thirds, or just too late. The code."""
+    """Sends a signal during the last two thirds of the run, or just too late. Returns the exit code."""
     name = draw.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
     with subprocess.Popen([TESSERA, *map(str, call)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=by_default,
                           **how) as process:
@@ -234,7 +234,7 @@ def test_an_interrupted_apply_leaves_the_earlier_file_or_the_whole_one(tmp_path)
 
 @pytest.mark.parametrize("second", [False, True], ids=["once", "twice"])
 def test_an_interrupted_check_leaves_nothing(tmp_path, second):
-    """The folder of the command's links and answers, also where the second signal ends it at once."""
+    """The temporary folder is removed even if a second signal ends the command at once."""
     write_cases(tmp_path / "cases")
     (tmp_path / "tmp").mkdir()
     command = [TESSERA, "conformance", "check", str(tmp_path / "cases"), "--command", "touch {output}.more; echo answering; sleep 0.2"]

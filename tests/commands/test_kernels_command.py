@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tessera kernels, and --device cuda of the other commands, where there is neither compiler nor GPU: what they say and
-their exit codes. The binary is $TESSERA."""
+"""tessera kernels, and --device cuda of other commands, without a compiler or a GPU: their messages and exit codes. The
+binary is $TESSERA."""
 import os
 import subprocess
 
@@ -29,7 +29,7 @@ def test_without_a_compiler(arguments, tmp_path, monkeypatch):
 
 
 def test_an_architecture_that_the_compiler_does_not_know(tmp_path):
-    """One sentence, not one for each kernel."""
+    """One sentence, not one per kernel."""
     done = subprocess.run([TESSERA, "kernels", "check", "--arch", "sm_99"], capture_output=True, text=True, timeout=120,
                           env={**os.environ, "TSR_CACHE_DIR": str(tmp_path), "TSR_LIBNVRTC": ""}, check=False)
     assert done.returncode == 77 and done.stdout == "" and done.stderr.count("\n") == 1

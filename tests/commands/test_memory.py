@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tessera memory from outside: its three formats agree, its sums are sums, its files are whole, and what is
-wrong on the command line is said before anything is measured. The binary is $TESSERA."""
+"""tessera memory from outside: its three formats agree, its totals are correct, its files are complete, and a wrong
+command line is reported before any measurement. The binary is $TESSERA."""
 import csv
 import io
 import json

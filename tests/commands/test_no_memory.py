@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every command under a limit on its memory, wherever that strikes: it does its work, or says in a sentence that it could not, with
-an exit code that says the same. Never a signal. $TESSERA_MEMORY_STEPS: how many limits for each command. The binary is $TESSERA."""
+"""Every command under memory limits of all sizes: it works, or says in a sentence that it could not, with a matching exit
+code, and never dies from a signal. $TESSERA_MEMORY_STEPS: the number of limits per command. The binary is $TESSERA."""
 import json
 import os
 import random
@@ -64,7 +64,7 @@ def fixture_folder(tmp_path_factory):
 
 @pytest.fixture(name="least", scope="module")
 def fixture_least(folder):
-    """Where the loader has room for the program."""
+    """The least limit with which the loader can start the program."""
     least = 4 << 10
     while limited(["--version"], folder, least).returncode != 0:
         least += 512
@@ -84,7 +84,7 @@ def test_a_command_without_memory_says_so(name, folder, least):
         done = limited(COMMANDS[name], folder, kilobytes)
         what = f"seed {SEED}, ulimit -v {kilobytes}: exit code {done.returncode}, '{done.stderr[-300:]}'"
         print(what)
-        # 1 is a verdict: of answers that are inputs, or of a variant that was faster.
+        # 1 is a verdict: the answers are just the inputs, or a variant was faster.
         assert done.returncode in (0, 2, 3, 4, 77) or (done.returncode == 1 and name in ("check", "compare")), what
         assert done.returncode in (0, 1) or "tessera" in done.stderr, what
         new = {path.name for path in folder.iterdir()} - before - {"new.sqlite", "written", "bench.json", "trace.json", "compared",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tessera bench --peer: what is missing is said and the rest is measured, a peer that disagrees is not timed, and its
-rows are those that results.json promises. Libraries are stood in for by small ones built here, torch by a script; the
-real one is in test_peers_torch.py. How fast anything is is not looked at."""
+"""tessera bench --peer: a missing peer is reported and the rest is measured, a peer with wrong results is not timed, and
+its rows match results.json's format. Small libraries built here replace the real ones, and a script replaces torch; the
+real torch is in test_peers_torch.py. Speed does not matter."""
 import json
 import os
 import subprocess
@@ -10,11 +10,11 @@ import sys
 import pytest
 from peers_support import CC, MATMUL, SOFTMAX, TESSERA, bench, needs_compiler, needs_tessera, peers_of
 
-# ---- What is not there -------------------------------------------------------------------------------------------
+# ---- Missing peers -----------------------------------------------------------------------------------------------
 
 @needs_tessera
 def test_unknown_peers_are_a_usage_error():
-    for names in ("mkl", "torch,mkl", "openblas,,blis", "", "triton"):  # which is of GPUs
+    for names in ("mkl", "torch,mkl", "openblas,,blis", "", "triton"):  # triton needs a GPU
         _, said = bench(*SOFTMAX, "--peer", names, code=2)
         assert len(said) == 1 and said[0].startswith("tessera bench: ")
 
@@ -38,12 +38,12 @@ def test_python_without_torch(tmp_path):
     assert said == [f"tessera: peer torch left out: {sys.executable}: broken"]
 
 
-# ---- The current directory may be somebody else's -----------------------------------------------------------------
+# ---- A foreign current directory ----------------------------------------------------------------------------------
 
 @needs_tessera
 @pytest.mark.parametrize("path", [None, "", ".", ":/usr/lib", "lib:"])
 def test_nothing_of_the_current_directory_is_imported(tmp_path, monkeypatch, path):
-    """Modules that the scripts import, that Python imports at its start, and its own name."""
+    """Modules that the scripts import, modules that Python imports at its start, and a program named python3."""
     (tmp_path / "lib").mkdir()
     for name in ("json", "importlib", "linecache", "os", "site", "sitecustomize", "usercustomize", "torch", "ctypes", "contextlib",
                  "resource", "time", "signal", "lib/json", "lib/torch"):
@@ -174,7 +174,7 @@ def test_a_library_without_the_functions(tmp_path):
     assert peers_of(results) == [None] and said == ["tessera: peer blis left out: blis lacks an sgemm"]
 
 
-# ---- A process in the place of torch's ---------------------------------------------------------------------------
+# ---- A process in place of torch's -------------------------------------------------------------------------------
 
 SCRIPT = """\
 #!{python}

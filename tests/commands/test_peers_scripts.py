@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python behind tessera bench --peer: bench/peer_*.py know every operation, hand the library the structs of its
-headers and compare what they should; bench/tables.py asks for what there is. Nothing here needs a GPU; what needs torch
-is skipped without it."""
+"""The Python behind tessera bench --peer: bench/peer_*.py know every operation, pass the library the structs of its
+headers and compare the right results; bench/tables.py only requests what exists. No test needs a GPU; tests that need
+torch are skipped without it."""
 import ctypes
 import os
 import pathlib
@@ -27,7 +27,7 @@ def test_every_operation_has_a_function_that_python_knows():
 
 
 class Number:
-    """As much of a tensor as comparing asks for."""
+    """The part of a tensor that a comparison needs."""
 
     def __init__(self, value):
         self.value = value
@@ -53,18 +53,18 @@ def test_an_output_is_compared_with_what_is_expected_of_it():
     assert ran == ["ours", "ours"]
 
 
-# ---- The structs that Python hands to the library ----------------------------------------------------------------
+# ---- The structs that Python passes to the library ----------------------------------------------------------------
 
 def test_scripts_are_python(tmp_path):
-    """Where there is no torch nothing else reads them."""
+    """Without torch no other test reads them."""
     for script in sorted((ROOT / "bench").glob("*.py")):
         compile(script.read_text(), str(script), "exec")
-        if script.stem.startswith("peer_"):  # the tool carries it along
+        if script.stem.startswith("peer_"):  # the tool embeds it
             assert f" {script.stem}" in (ROOT / "cmake" / "TesseraTool.cmake").read_text()
 
 
 class Tensors:
-    """The part of torch's tensors that the library's calls look at."""
+    """The part of torch's tensors that the library's calls read."""
     class device:
         type, index = "cuda", 3
     dtype, shape = "f32", (2, 3)
@@ -90,7 +90,7 @@ def test_tensors_of_a_device_say_so():
 # ---- The tables of bench/tables.py -------------------------------------------------------------------------------
 
 def test_tables_ask_for_what_there_is():
-    """Their requests and fields are those of the library; sizes of a product's tensors fit each other."""
+    """Their requests and fields exist in the library, and the sizes of a product's tensors match."""
     requests = [request for _, request in tables.SMALL]
     requests += [tables.product(*shape, activation, extra) for shape in tables.PRODUCTS
                  for _, activation, extra in tables.EPILOGUES]

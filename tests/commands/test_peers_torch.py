@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tessera bench --peer torch beside the real one, where $TESSERA_PYTHON, or the Python of the tests, has it: both have
-the same values. How fast anything is is not looked at."""
+"""tessera bench --peer torch with the real torch, if $TESSERA_PYTHON or the tests' Python has it: both give the same
+values. Speed does not matter."""
 import os
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from peers_support import TESSERA, bench, peers_of
 
 
 def find_torch():
-    """A Python that has torch, for its script's own search is tested in test_peers.py."""
+    """A Python that has torch. test_peers.py tests the script's own search."""
     for python in filter(None, (os.environ.get("TESSERA_PYTHON"), sys.executable)):
         try:
             done = subprocess.run([python, "-c", "import torch"], capture_output=True, timeout=120)

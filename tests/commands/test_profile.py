@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tessera profile from outside, on the CPU and where there is neither driver nor CUPTI: its tables, its timeline, what is
-said of wrong command lines. The binary is $TESSERA."""
+"""tessera profile from outside, on the CPU and without a driver and CUPTI: its tables, its timeline, and its messages for
+wrong command lines. The binary is $TESSERA."""
 import json
 import os
 import resource

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tessera report: its folder is complete, its JSON keeps to the schema, its page loads nothing from
-elsewhere and its numbers are numbers. What goes wrong is test_report_refusals.py's."""
+"""tessera report: its folder is complete, its JSON follows the schema, its page loads nothing from elsewhere, and its
+numbers are numbers. Failures are in test_report_refusals.py."""
 
 import html.parser
 import json
@@ -17,7 +17,7 @@ TESSERA = os.environ.get("TESSERA") or str(
 )
 pytestmark = [
     pytest.mark.skipif(not pathlib.Path(TESSERA).exists(), reason=f"no tessera command at {TESSERA}"),
-    pytest.mark.xdist_group("report"),  # one process has the report that all look at
+    pytest.mark.xdist_group("report"),  # all tests share one report, so they run in one process
 ]
 
 MINIMAL = ["report", "--quick", "--rep", "1", "--warmup", "1", "--dtype", "f32"]
@@ -25,7 +25,7 @@ MINIMAL = ["report", "--quick", "--rep", "1", "--warmup", "1", "--dtype", "f32"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A report. A busy machine takes long for its proofs, which no --seconds bounds."""
+    """A report. On a busy machine its verification takes long, because --seconds does not limit it."""
     place = tmp_path_factory.mktemp("report") / "out"
     run = subprocess.run(
         [TESSERA, *MINIMAL, "--seconds", "45", "--theme", "dark", "--save-dir", str(place)],
@@ -101,7 +101,7 @@ def test_fused_and_unfused_softmax_are_both_there(folder):
 
 
 class Page(html.parser.HTMLParser):
-    """Collects tables, what the page would load, and whether its elements are closed in order."""
+    """Collects the tables and the page's external resources, and whether its elements are closed in order."""
 
     VOID = {"meta", "link", "br", "img", "input", "hr"}
 
@@ -205,7 +205,7 @@ def test_page_has_attention_and_scaling(folder, page):
     assert {r["variant"] for r in lengths} == {"naive", "flash1", "flash2", "tuned"}
     assert {r["params"]["seqlen_q"] for r in lengths} == {256, 512, 1024, 2048, 4096, 8192}
     assert {r["params"]["mask"] for r in lengths} == {"causal"}
-    # Curves of one shape, and the published one beside it.
+    # Curves of one shape, and the published one beside them.
     assert len({(r["params"]["batch_size"], r["params"]["num_heads"]) for r in lengths}) == 1
     for result in lengths:
         assert result["asked_bytes"] >= result["predicted_bytes"] > 0

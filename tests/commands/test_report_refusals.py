@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tessera report where something goes wrong: it is said, and the previous report stays as it was."""
+"""tessera report when something fails: it reports the failure, and the previous report stays unchanged."""
 import os
 import pathlib
 import re
@@ -19,7 +19,7 @@ ENTRIES = ["plots", "report.html", "results.json", "results.md"]
 
 @pytest.fixture
 def folder(tmp_path):
-    """What could be a report."""
+    """A folder that looks like a report."""
     place = tmp_path / "out"
     (place / "plots").mkdir(parents=True)
     for name in (*ENTRIES[1:], "plots/softmax.gp"):
@@ -52,7 +52,7 @@ def test_interrupted_run_leaves_the_previous_report(folder, name):
 
 def test_full_disk_leaves_the_previous_report_and_says_so(folder):
     before = contents(folder)
-    # No file may grow beyond 32 KiB: the page does.
+    # No file may grow beyond 32 KiB, but the page does.
     run = subprocess.run(
         [TESSERA, *MINIMAL, "--seconds", "1", "--isa", "scalar", "--save-dir", str(folder)],
         capture_output=True, text=True, timeout=900,
@@ -64,7 +64,7 @@ def test_full_disk_leaves_the_previous_report_and_says_so(folder):
 
 
 def cpu_seconds():
-    """Of processes that have ended: a busy machine does not count."""
+    """CPU time of ended child processes, which does not depend on other load."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
@@ -90,7 +90,7 @@ def test_sweeps_of_the_sizes_asked_for(tmp_path):
         capture_output=True, text=True, timeout=900)
     assert run.returncode == 0, run.stderr
     page = (tmp_path / "results.md").read_text()
-    assert re.search(r"\bnan\b", page) is None  # where the time is up, what is missing is not a number
+    assert re.search(r"\bnan\b", page) is None  # if the time is up, missing values are not printed as NaN
     if "The time limit ended the measuring" in page and "## Attention by sequence length" not in page:
         pytest.skip("too busy a machine to come to the sweeps in this time")
     table = page.split("## Attention by sequence length")[1].split("\n## ")[0]
@@ -108,7 +108,7 @@ def test_folder_that_cannot_be_is_refused_at_once(tmp_path):
     )
     assert run.returncode == 4
     assert "file" in run.stderr
-    assert cpu_seconds() - used < 5  # a minute, where it measures first
+    assert cpu_seconds() - used < 5  # it would be a minute if it measured first
     assert (tmp_path / "file").read_text() == "in the way"
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tessera scale from outside: its sweeps have the members that they name, and its efficiencies follow from the times
-beside them. The binary is $TESSERA."""
+"""tessera scale from outside: its sweeps contain the members that they name, and its efficiencies follow from the times
+in the same rows. The binary is $TESSERA."""
 import csv
 import io
 import json

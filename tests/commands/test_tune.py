@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tessera tune from outside: its candidates, the file that it writes, and that other commands obey it. The binary is $TESSERA."""
+"""tessera tune from outside: its candidates, the file that it writes, and that other commands use it. The binary is $TESSERA."""
 import json
 import os
 import subprocess
@@ -13,7 +13,7 @@ MATMUL = ["matmul_forward", "--m", "64", "--n", "64", "--k", "64", "--threads", 
 
 
 def run(*arguments, code=0, **environment):
-    for _ in range(4):  # on a busy machine a ceiling may be measured below what a sample reaches, which is refused
+    for _ in range(4):  # on a busy machine a sample may exceed the measured peak, which is refused
         done = subprocess.run([TESSERA, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False,
                               env={**os.environ, **environment})
         if "the figure is refused" not in done.stderr:

@@ -44,7 +44,7 @@ def test_edges_all_near_or_none():
         return json.loads(run(*small, "--format", "json", *arguments).stdout)["verify"]["edges"]
     everything = of()
     assert of("--edges", "all") == everything
-    assert of("--edges", "near") == everything - 2  # two of them are beyond 2^31 elements
+    assert of("--edges", "near") == everything - 2  # two edges exceed 2^31 elements
     assert "edges" in run(*small, "--edges", "far", code=2).stderr
     none = json.loads(run(*VERIFY, "--format", "json", "--edges", "none").stdout)["verify"]
     assert none["edges"] == 0 and none["configs"] == 9
@@ -101,7 +101,7 @@ def test_names_that_are_none_say_what_there_is():
 
 
 def test_large_cases_are_not_made_ahead():
-    """One case of 5 million elements takes some 200 MB; the oracle is otherwise up to five cases ahead."""
+    """One case of 5 million elements takes about 200 MB. Without a limit the oracle would be up to five cases ahead."""
     cases = ";".join(f"rows={rows} cols=2500" for rows in range(2000, 2005))
     command = [TESSERA, "verify", "--op", "softmax_forward", "--configs", "0", "--edges", "none", "--isa", "scalar",
                "--variant", "fused", "--dtype", "f32", "--repeats", "15", "--cases", cases]
@@ -114,7 +114,7 @@ def test_large_cases_are_not_made_ahead():
 
 @pytest.mark.parametrize("rows, address_space", [(10**6, None), (2**13, 1 << 30)])
 def test_a_case_without_memory_is_named_with_its_bytes(rows, address_space):
-    """8 bytes each of input, output and the output's bound. What cannot be run is no success, and nothing wrong."""
+    """8 bytes per element of input, output and the output's bound. A case that cannot run is neither success nor failure."""
     def limit():
         if address_space is not None:
             resource.setrlimit(resource.RLIMIT_AS, (address_space, address_space))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command lines that are wrong, of every command: one sentence on stderr, nothing on stdout, the exit code, nothing measured."""
+"""Wrong command lines of every command: one sentence on stderr, nothing on stdout, the exit code, and no measurement."""
 import os
 import signal
 import subprocess

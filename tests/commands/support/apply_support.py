@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of `tessera apply` share: safetensors files by NumPy, the command, numbers and their
-bounds. The binary is $TESSERA."""
+"""Shared by the tests of `tessera apply`: safetensors files by NumPy, the command, numbers and their bounds. The binary
+is $TESSERA."""
 import os
 import pathlib
 import subprocess
@@ -67,7 +67,7 @@ def apply(tmp_path):
 
 @pytest.fixture
 def refuse(tmp_path):
-    """Exit code 2, one sentence with the given words, and the earlier output as it was."""
+    """Expects exit code 2, one sentence with the given words, and the earlier output unchanged."""
     def call(op, tensors, *options, words=(), code=2):
         (tmp_path / "out").write_bytes(b"earlier")
         if tensors is not None:
@@ -97,7 +97,7 @@ def wide(array):
 
 
 def check(got, expected, bound, dtype, shape=None):
-    """Every element within its bound plus the rounding to its dtype."""
+    """Every element must be within its bound plus the rounding to its dtype."""
     assert dtype_of(got) == dtype
     assert got.shape == (expected.shape if shape is None else shape)
     _, u, smallest = DTYPES[dtype]

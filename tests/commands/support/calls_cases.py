@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random cases of the public calls for what drives them from outside: sizes, tensors, scalars. Which tensors and scalars
-there are, and each tensor's shapes, come from the headers (calls_support.py); here is what their comments leave to
-prose: which sizes belong together, what indices point at, what goes with what."""
+"""Random cases of the public calls for tests that make them from outside: sizes, tensors, scalars. The headers
+(calls_support.py) define which tensors and scalars exist, and each tensor's shapes. This file adds what their comments
+only describe in words: which sizes are related, what indices refer to, and which options go together."""
 import dataclasses
 import re
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from calls_support import DTYPES
 
-# Always f32 (f64 beside f64); of any other tensor the dtype is the main one.
+# Always f32 (f64 in f64 calls). All other tensors have the main dtype.
 FIXED_F32 = {"mean", "rstd", "lse", "lses", "m", "v", "master", "loss", "dloss", "cos", "sin", "inv_freq", "a_scale",
              "b_scale", "b_up_scale"}
 NOT_FIXED = {("attention_forward", "v"), ("attention_backward", "v")}  # values, not second moments
@@ -19,14 +19,14 @@ INDICES = {"cu_seqlens_q", "cu_seqlens_k", "seqused_k", "cache_seqlens", "page_t
 SMALL = {"bias", "alibi_slopes", "sinks", "b_qkv", "b_out", "grad"}
 SMALL_OF = {("layernorm", "weight"), ("rmsnorm", "weight"), ("matmul", "residual")}
 TOGETHER = [("k_new", "v_new"), ("cos", "sin"), ("cu_seqlens_q", "cu_seqlens_k")]
-# An optional output that is no gradient dX of an X, and what it comes with.
+# Optional outputs that are no gradient dX of an X, and the tensor that they come with.
 COMES_WITH = {"residual_out": "residual"}
-# Swapped where the option is set.
+# Transposed if the option is set.
 TRANSPOSED = {"transpose_a": ("a", "a_scale", "da"), "transpose_b": ("b", "b_up", "b_scale", "b_up_scale", "db")}
 TRANSPOSED_GROUPED = {"transpose_b": ("b", "b_up", "db")}
 
 
-# ---- Shapes, as the comments have them -----------------------------------------------------------
+# ---- Shapes, as written in the comments ----------------------------------------------------------
 
 def alternatives(comment):
     """"in (rows, k) or (num_groups, rows, k)": [["rows", "k"], ["num_groups", "rows", "k"]]; "out as q": "q"."""
@@ -50,11 +50,11 @@ def alternatives(comment):
 def evaluate(dimension, sizes):
     text = re.sub(r"ceil\((\w+) / (\d+)\)", r"-(-\1 // \2)", dimension).replace(" / ", " // ")
     text = re.sub(r"(\w+) (?=[a-z])", r"\1 * ", text)
-    return eval(text, {"__builtins__": {}}, sizes)  # an expression of a header of ours
+    return eval(text, {"__builtins__": {}}, sizes)  # an expression from our own header
 
 
 def draw_sizes(rng, call):
-    """Every name that a comment has, drawn so that they fit."""
+    """Draws all sizes that comments name, so that they match."""
     few = lambda low, high: 0 if rng.random() < 0.02 else rng.randint(low, high)
     s = {name: few(1, 9) for name in ("rows", "cols", "n", "m", "k", "hidden", "vocab", "num_parts", "embed_dim")}
     s["batch"], s["num_groups"], s["num_heads_kv"] = few(1, 3), few(1, 4), rng.randint(1, 3)
@@ -83,11 +83,11 @@ class Case:
     calls: list
     sizes: dict
     main: str
-    scalars: dict = dataclasses.field(default_factory=dict)  # as they are given; of no has_x
+    scalars: dict = dataclasses.field(default_factory=dict)  # the given values, without has_X
     tensors: dict = dataclasses.field(default_factory=dict)
     flags: int = 0
     variant: str = None
-    asked: dict = dataclasses.field(default_factory=dict)  # of --results: {name: dtype or None}
+    asked: dict = dataclasses.field(default_factory=dict)  # by --results: {name: dtype or None}
 
     def field(self, name):
         return next(c.fields[name] for c in self.calls if name in c.fields)
@@ -96,7 +96,7 @@ class Case:
         return "cu_seqlens_q" in self.tensors or self.sizes.get("is_packed")
 
     def inputs(self):
-        """The fields that a caller gives: what no earlier call of the case writes."""
+        """The fields that the caller provides: those that no earlier call of the case writes."""
         written = set()
         for call in self.calls:
             for name, f in call.tensors.items():
@@ -112,7 +112,7 @@ class Case:
                 if f.is_written}
 
     def shape_of(self, name, rng=None):
-        """One of the shapes of a tensor's comment. Without rng the first that fits."""
+        """One of the shapes in a tensor's comment. Without rng the first that matches."""
         forms = alternatives(self.field(name).comment)
         if isinstance(forms, str):
             if forms in self.tensors:
@@ -162,7 +162,7 @@ class Case:
         return "f32" if is_small and self.main != "f64" and rng and rng.random() < 0.4 else self.main
 
     def output_dtype(self, name):
-        """What apply gives an output by itself."""
+        """The dtype that apply gives an output by default."""
         if self.asked.get(name):
             return self.asked[name]
         if self.calls[0].op == "cast":
@@ -172,12 +172,12 @@ class Case:
         return self.dtype_of(name)
 
     def wanted(self):
-        """The outputs that the calls are to give."""
+        """The outputs that the calls must return."""
         inputs = {n for call in self.calls for n, f in call.tensors.items() if f.is_read}
         result = {}
         for name, f in self.outputs().items():
             model = COMES_WITH.get(name, name[1:] if name[0] == "d" else None)
-            if f.is_read and "accumulate" not in f.comment:  # in and out
+            if f.is_read and "accumulate" not in f.comment:  # both input and output
                 if name in self.tensors:
                     result[name] = f
             elif not f.is_optional:
@@ -199,7 +199,7 @@ class Case:
 # ---- Values ------------------------------------------------------------------------------------
 
 def ascending(rng, count, total):
-    """count + 1 offsets from 0 to at most total."""
+    """Draws count + 1 offsets from 0 to at most total."""
     return np.array([0, *sorted(rng.randint(0, total) for _ in range(count))], np.int32)
 
 
@@ -209,7 +209,7 @@ def indices(rng, case, name, shape):
                                   np.int32).reshape(shape)
     if name.startswith("cu_seqlens"):
         offsets = ascending(rng, shape[0] - 1, s["total_" + name[-1]])
-        if rng.random() < 0.1:  # clamped; in between, rows would be of two sequences, of which one's are left
+        if rng.random() < 0.1:  # clamped; only the ends, because inner rows could then belong to two sequences
             offsets[0] = -2
         if rng.random() < 0.1:
             offsets[-1] = 99
@@ -240,7 +240,7 @@ def values(rng, case, name, shape, dtype):
     return np.asarray(numbers, DTYPES[dtype]).reshape(shape)
 
 
-# Values that a call takes, and one that it refuses (None: it takes all).
+# Values that a call accepts, and one that it refuses (None: it accepts all).
 SCALARS = {
     "mask": (lambda r, s: r.randint(0, 2), None), "softmax_scale": (lambda r, s: r.uniform(-1, 1), None),
     "softcap": (lambda r, s: r.uniform(0.5, 9), -1.0), "window_left": (lambda r, s: r.randint(0, 9), -2),
@@ -265,8 +265,8 @@ SCALARS = {
     "scaling.original_max_position": (lambda r, s: r.uniform(10, 9000), 0.0),
 }
 NEEDS = {"preact": "activation", "seed": "dropout_p", "offset": "dropout_p", "max_seqlen_q": "cu_seqlens_q",
-         "max_seqlen_k": "cu_seqlens_q", "window_right": "mask"}  # no effect without
-NEEDED = {"num_heads": 0.97}  # the chance that a scalar is given; else a third
+         "max_seqlen_k": "cu_seqlens_q", "window_right": "mask"}  # no effect without the other
+NEEDED = {"num_heads": 0.97}  # the chance that a scalar is given; others have a third
 
 
 def draw_scalars(rng, case, forced, spoiled):
@@ -283,7 +283,7 @@ def draw_scalars(rng, case, forced, spoiled):
 
 
 def is_there(rng, case, name, f, forced, absent):
-    """Whether an input is given."""
+    """Whether the case gives this input."""
     if name in absent or name in forced:
         return name in forced
     if any(NEEDS.get(other) == name for other in forced):
@@ -321,12 +321,12 @@ def draw_case(rng, calls, forced=(), absent=(), spoiled=None, dtypes=None):
         case.scalars["to"] = rng.choice(["bf16", "f16", "f32", "e4m3", "e5m2", "f64"])
     if "cu_seqlens_q" in case.field_names:
         s["total_q"], s["total_k"] = s["seqlen_q"] * max(s["batch"], 1), s["seqlen_k"] * max(s["batch"], 1)
-    order = sorted(case.inputs(), key=lambda item: item[0] not in INDICES)  # what shapes depend on first
+    order = sorted(case.inputs(), key=lambda item: item[0] not in INDICES)  # first those on which shapes depend
     for name, f in order:
         if not is_there(rng, case, name, f, forced, absent):
             continue
         if name == "cu_seqlens_q":
-            case.tensors[name] = np.zeros(0)  # from here on the case is packed
+            case.tensors[name] = np.zeros(0)  # marks the case as packed
         shape = case.shape_of(name, rng)
         if shape is None or len(shape) > 5:
             return None
@@ -339,13 +339,13 @@ def draw_case(rng, calls, forced=(), absent=(), spoiled=None, dtypes=None):
 
 
 def longest_of(case, side):
-    """The longest packed sequence, as offsets tell it where nothing else does."""
+    """The longest packed sequence according to the offsets, if nothing else gives it."""
     cu, total = case.tensors["cu_seqlens_" + side].astype(np.int64), case.sizes["total_" + side]
     return int(min(max([0, *(cu[1:] - np.maximum(cu[:-1], 0))]), total))
 
 
 def set_longest(case, name):
-    """Packed, bias has the longest sequence's dimensions: max_seqlen, 0 for all, at most the total."""
+    """In a packed call bias has the dimensions of the longest sequence: max_seqlen, or all if that is 0; at most total."""
     side, s = name[-1], case.sizes
     given = case.scalars.get("max_seqlen_" + side, 0)
     longest = given if given > 0 else longest_of(case, side)

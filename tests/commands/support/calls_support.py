@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public calls as their headers declare them, made by ctypes: every tsr_X(ctx, args) with the fields of its args
-struct, their types, places and what the comment behind each tensor says. Layouts are measured by scripts/abi. The
-library is $TESSERA_LIBRARY."""
+"""The public calls as their headers declare them, made with ctypes: every tsr_X(ctx, args) with the fields of its args
+struct, their types, offsets and the comment of each tensor. scripts/abi measures the layouts. The library is
+$TESSERA_LIBRARY."""
 import ctypes
 import dataclasses
 import importlib.machinery
@@ -49,7 +49,8 @@ class Field:
         return bool(re.search(r"optional|or absent|beside|, with ", self.comment))
 
 
-# Tensors that apply neither reads nor writes: num_errors counts on a device what apply has the CPU name.
+# Tensors that apply neither reads nor writes: num_errors counts errors on a device, which apply reports by name on the
+# CPU.
 WITHOUT_A_FILE = {"num_errors"}
 
 
@@ -121,7 +122,7 @@ def read_calls():
 # ---- The library -------------------------------------------------------------------------------
 
 class Refused(Exception):
-    """A status that is not TSR_OK, and the sentence that goes with it."""
+    """A status other than TSR_OK, and its sentence."""
 
     def __init__(self, status, sentence):
         super().__init__(sentence)
@@ -129,7 +130,7 @@ class Refused(Exception):
 
 
 class Library:
-    """Calls on one device, on one context for each instruction set."""
+    """Calls on one device, with one context per instruction set."""
 
     def __init__(self, device="cpu"):
         self.calls, self.enums, self.tensor_layout = read_calls()
@@ -147,7 +148,7 @@ class Library:
             raise Refused(self.statuses[status], self.c.tsr_last_error().decode())
 
     def isas(self):
-        """What this machine has, or $TSR_ISA alone."""
+        """The instruction sets of this machine, or only $TSR_ISA."""
         names = {"TSR_ISA_SCALAR": "scalar", "TSR_ISA_AVX2": "avx2", "TSR_ISA_AVX512": "avx512"}
         found = [names[n] for n, v in self.enums["tsr_isa"].items() if n in names and self.c.tsr_isa_is_supported(v)]
         return [n for n in found if n == os.environ.get("TSR_ISA", n)]
@@ -183,7 +184,7 @@ class Library:
         struct.pack_into(f"{array.ndim}q", args, at["stride"], *strides)
 
     def run(self, op, isa, tensors, scalars, outputs, flags=0, variant=None):
-        """The outputs by name, of copies of the tensors. outputs: {name: array of zeros} of what is written only."""
+        """Returns the outputs by name and leaves the tensors unchanged. outputs: {name: zeros} of tensors that are only written."""
         call, context = self.calls[op], self.context(isa)
         args = ctypes.create_string_buffer(call.bytes)
         struct.pack_into("Q", args, call.fields["size"].offset, call.bytes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of `tessera bench --peer` share: the command, its cases, and what it needs. The binary is $TESSERA."""
+"""Shared by the tests of `tessera bench --peer`: the command, its cases, and its requirements. The binary is $TESSERA."""
 import json
 import os
 import shutil
@@ -16,7 +16,7 @@ SOFTMAX = ["softmax", "--rows", "3", "--cols", "8", "--rep", "2"]
 
 
 def bench(*arguments, code=0, **environment):
-    """Results by peer (None: ours), and what was said."""
+    """The results by peer (None: ours), and the messages."""
     done = subprocess.run([TESSERA, "bench", *map(str, arguments), "--format", "jsonl"], capture_output=True,
                           text=True, timeout=300, env={**os.environ, **environment})
     assert done.returncode == code, done.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the binary keeps a history at all: it may be built without SQLite. The binary is $TESSERA."""
+"""Whether the binary supports histories: it may be built without SQLite. The binary is $TESSERA."""
 import functools
 import os
 import subprocess
@@ -19,6 +19,6 @@ def has_sqlite(tessera):
 
 
 def skip_without_sqlite(command, error=SENTENCE):
-    """Of the command that needs it alone, of those of its sentences that say so, and where it says so of any file."""
+    """Skips the test if history's error says that the binary has no SQLite, and it says so for any file."""
     if command == "history" and error.endswith(SENTENCE) and not has_sqlite(os.environ["TESSERA"]):
         pytest.skip("built without SQLite")
