@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fields of attention's operations: see args_table.c.
+// The fields of attention's operations, for args_table.c.
 #include "args_fields.h"
 
-// What forward and backward of attention have alike, and what decode and self-attention have of it.
+// Inputs that forward and backward share, some of them also with decode and self-attention.
 #define ATTENTION_INPUTS                                                                           \
     IN(q, "bqhd|qhd", 'x'), IN(k, "bkgd|kgd", 'x'), IN(v, "bkge|kge", 'x'),                        \
         IN_OPTIONAL(bias, "bhqk", 'w'), IN_OPTIONAL(alibi_slopes, "h|bh", 'w'),                    \

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-struct head { // of every args struct
+struct head { // the start of every args struct
     TSR_CALL_FIELDS;
 };
 
@@ -21,7 +21,7 @@ static int64_t times(int64_t a, int64_t b) {
     return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
 }
 
-// One in thirty of those that are changed is of any size: such a call ends with its _prepare.
+// One in thirty of the changed sizes may have any value. Such a call ends after its _prepare.
 static void choose_sizes(struct fuzz_bytes *in, int form, struct sizes *sizes) {
     static const int64_t rare[] = {0, 64, 128, 255, 256, 257};
     int64_t *of = sizes->of;
@@ -44,7 +44,7 @@ static void choose_sizes(struct fuzz_bytes *in, int form, struct sizes *sizes) {
     of['T'] = times(2, of['R']);
 }
 
-// "bqhd|qhd": the letters of one form, up to TSR_MAX_DIMS of them.
+// Returns the letters of one form, such as the second of "bqhd|qhd": at most TSR_MAX_DIMS.
 static int find_form(const char *forms, int form, const char **first) {
     *first = forms;
     for (; form > 0 && strchr(*first, '|') != NULL; form--) *first = strchr(*first, '|') + 1;
@@ -81,7 +81,7 @@ static tsr_tensor plain_tensor(const struct args_field *field, int form, const s
     return t;
 }
 
-// One change. others: the tensors before this one.
+// Makes one change. others: the tensors before this one.
 static void bend(struct fuzz_bytes *in, int kind, tsr_tensor *t, const tsr_tensor *others,
                  int num_others) {
     int order[TSR_MAX_DIMS] = {0, 1, 2, 3, 4};
@@ -124,7 +124,7 @@ static void bend(struct fuzz_bytes *in, int kind, tsr_tensor *t, const tsr_tenso
     }
 }
 
-// Behind what lies in the arena already, as long as there is room.
+// Places the tensor after the earlier ones in the arena while there is room.
 static void find_room(tsr_tensor *t, int64_t *used) {
     int64_t begin, end;
     t->data = args_arena + *used;
@@ -195,7 +195,7 @@ static void set_number(struct fuzz_bytes *in, const struct args_field *field,
 
 // ---- The struct -------------------------------------------------------------------------------
 
-// 0 is the struct as it is known here; others are cut, longer with nothing or something in it, or anything.
+// 0 is the struct in its known size. Other bytes truncate it, extend it with or without content, or set any size.
 static void choose_bytes(struct fuzz_bytes *in, struct args_case *c, const char *plain) {
     enum { MOST = 65536 };
     uint8_t kind = fuzz_byte(in);
@@ -246,7 +246,7 @@ void args_set_workspace(struct args_case *c, void *workspace, size_t bytes) {
 void args_build(struct args_case *c, const uint8_t *data, size_t bytes) {
     struct fuzz_bytes in_bytes = {data, data + bytes}, *in = &in_bytes;
     *c = (struct args_case){.op = args_op_named(tsr_op_name(fuzz_byte(in) % tsr_op_count()))};
-    fuzz_require(c->op != NULL); // an operation without a row in args_table.c
+    fuzz_require(c->op != NULL); // the operation needs a row in args_table.c
     int form = fuzz_byte(in), type_byte = fuzz_byte(in);
     c->context = form / ARGS_FORMS % (TSR_ISA_COUNT + 1);
     form %= ARGS_FORMS;
@@ -261,7 +261,7 @@ void args_build(struct args_case *c, const uint8_t *data, size_t bytes) {
     c->is_illegal |= (head.flags & ~3u) != 0;
     c->workspace = options / 4 % 8;
     if (c->workspace > 4) c->workspace = 0;
-    if (options & 128) head.workspace_bytes = (size_t)fuzz_wild(in); // beside NULL
+    if (options & 128) head.workspace_bytes = (size_t)fuzz_wild(in); // with a NULL workspace
 
     struct sizes sizes;
     choose_sizes(in, form, &sizes);
@@ -286,7 +286,7 @@ void args_build(struct args_case *c, const uint8_t *data, size_t bytes) {
     }
     choose_bytes(in, c, plain);
 
-    // What the library sees, past what was cut off.
+    // Reads the struct as the library does: fields beyond its size are absent.
     memset(plain, 0, sizeof plain);
     memcpy(plain, c->args, c->args_bytes < c->op->bytes ? c->args_bytes : c->op->bytes);
     memcpy(&head, plain, sizeof head);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From bytes to a call of an operation.
+// Builds a call of an operation from bytes.
 #ifndef ARGS_BUILD_H
 #define ARGS_BUILD_H
 
@@ -8,18 +8,18 @@
 
 struct args_case {
     const struct args_op *op;
-    void *args; // a block of exactly the bytes that the struct says it has
+    void *args; // the args struct, in a block of exactly its stated size
     size_t args_bytes;
-    int context;   // a tsr_isa, or more for none
-    int workspace; // 0 the context's; 1 exact, 2 too small, 3 misaligned, 4 more than enough
-    // No library may take it: the struct's size, a flag or the variant's name.
+    int context;   // a tsr_isa, or TSR_ISA_COUNT for NULL
+    int workspace; // 0: the context's; 1: exact, 2: too small, 3: misaligned, 4: larger
+    // The call must be refused because of the struct's size, a flag or the variant's name.
     bool is_illegal;
 
-    // The tensors as the library sees them: what lies beyond the struct's size is absent.
+    // The tensors as the library reads them: those beyond the struct's size are absent.
     int num_tensors;
     tsr_tensor tensors[ARGS_MAX_TENSORS];
-    char roles[ARGS_MAX_TENSORS];    // 'i', 'o'
-    bool is_known[ARGS_MAX_TENSORS]; // within our memory
+    char roles[ARGS_MAX_TENSORS];    // 'i': input, 'o': output
+    bool is_known[ARGS_MAX_TENSORS]; // whether it lies in our memory
     int64_t begin[ARGS_MAX_TENSORS], end[ARGS_MAX_TENSORS];
     bool is_all_known, are_indices_known;
 };

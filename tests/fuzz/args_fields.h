@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the tables of fields are written, and those that lie in a file of their own.
+// Macros for the tables of fields, and the tables that have their own file.
 #ifndef ARGS_FIELDS_H
 #define ARGS_FIELDS_H
 
 #include "args_table.h"
 
-// ARGS is the operation's struct.
+// ARGS is the operation's args struct.
 #define IN(field, form, type)                                                                      \
     { #field, form, offsetof(ARGS, field), ARGS_INPUT, type, false }
 #define IN_OPTIONAL(field, form, type)                                                             \
@@ -25,7 +25,7 @@
 #define ENUM(field)                                                                                \
     { #field, NULL, offsetof(ARGS, field), ARGS_ENUM, 0, false }
 
-// args_attention.c
+// In args_attention.c.
 extern const struct args_field attention_forward_fields[], attention_backward_fields[],
     attention_decode_fields[], attention_merge_fields[], self_attention_forward_fields[],
     self_attention_backward_fields[];

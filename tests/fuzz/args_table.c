@@ -86,7 +86,7 @@ static const struct args_field matmul_backward_fields[] = {
 };
 #undef ARGS
 
-// Forms: offsets, counts, offsets, counts with the matrices transposed. b groups, q rows.
+// The four forms: offsets, counts, offsets, counts with transposed matrices. b: groups, q: rows.
 #define ARGS tsr_matmul_grouped_forward_args
 static const struct args_field matmul_grouped_forward_fields[] = {
     IN(a, "qk|bqk|qk|bqk", 'x'),
@@ -283,7 +283,7 @@ static const struct args_field rmsnorm_backward_fields[] = {
     X(rmsnorm_forward) X(rmsnorm_backward)
 // clang-format on
 
-// The calls with one type for all structs: calling through a cast pointer would be undefined.
+// All calls with one function type, because calling through a cast pointer is undefined.
 #define FUNCTIONS(op)                                                                              \
     static tsr_status op##_call(tsr_context *ctx, const void *args) {                              \
         return tsr_##op(ctx, args);                                                                \

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every operation as bytes: where the fields of its args struct lie, and what a plain call puts there.
+// Describes every operation for the fuzzer: the fields of its args struct and their values in a plain call.
 #ifndef ARGS_TABLE_H
 #define ARGS_TABLE_H
 
@@ -8,7 +8,7 @@
 
 enum args_kind {
     ARGS_INPUT,
-    ARGS_OUTPUT, // in and out too
+    ARGS_OUTPUT, // also in-out
     ARGS_INT32,
     ARGS_INT64,
     ARGS_FLOAT,
@@ -16,17 +16,15 @@ enum args_kind {
     ARGS_ENUM
 };
 
-// Dimensions of a tensor by letters, "bqhd"; the forms of a call are parted by '|', an empty one means that
-// the tensor is absent there, and the last one stands for all that follow. Letters are sizes that the input
-// chooses, but for these, which follow from them: h = g times a number, B = b + 1, D = (h + 2 g) d, O = h d, T = 2 R.
-// For a number the letter whose size a plain call puts there, or NULL for 0.
+// For a tensor, `form` gives its dimensions as letters, such as "bqhd". '|' separates the forms of a call, an empty
+// form means that the tensor is absent, and the last one serves all further forms. The input chooses the sizes of the
+// letters, except derived ones: h = g times a number, B = b + 1, D = (h + 2 g) d, O = h d, T = 2 R. For a number,
+// `form` is the letter whose size a plain call passes, or NULL for 0.
 struct args_field {
     const char *name, *form;
     size_t offset;
     enum args_kind kind;
-    char
-        type; // of a tensor: 'x' the call's, 'w' the call's or f32, 's' f32 (f64 beside f64), 'i' int32, 'q' f32
-    // beside fp8, absent otherwise
+    char type; // tensors: x main, w main or f32, s f32 or f64, i int32, q f32 in fp8 calls only
     bool is_optional;
 };
 
@@ -37,13 +35,13 @@ typedef tsr_status args_prepare(tsr_context *ctx, const void *args, size_t *work
 
 struct args_op {
     const char *name;
-    size_t bytes; // of the struct
+    size_t bytes; // of the args struct
     args_call *call;
     args_prepare *prepare;
     const struct args_field *fields; // ends with a NULL name
 };
 
-// One for each that tsr_op_name names.
+// One for each name of tsr_op_name.
 const struct args_op *args_op_named(const char *name);
 
 #endif

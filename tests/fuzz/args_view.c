@@ -49,7 +49,7 @@ void args_fill(int kind) {
         for (size_t i = 0; i < ARENA_BYTES; i += 2) {
             state = state * 6364136223846793005u + 1442695040888963407u;
             uint16_t bits = (uint16_t)(state >> 40), sign = (uint16_t)(bits & 0x8000u);
-            // As bf16, f16 and as the upper half of an f32 or f64 some number from 2^-8 to 2.
+            // A number from 2^-8 to 2 as bf16, as f16 and as the upper half of an f32 or f64.
             uint16_t mild = (uint16_t)(sign | (0x3c00u + (bits & 0x3ffu)));
             uint16_t odd = (uint16_t)(sign | (bits & 1 ? 0x7f80u : 0x7fffu));
             memcpy(&patterns[0][i], &mild, 2);
@@ -68,7 +68,7 @@ void args_show(int64_t begin, int64_t end) {
 
 // ---- Element by element -----------------------------------------------------------------------
 
-// Steps to the next element; false after the last. index starts as zeros, of a tensor that is not empty.
+// Steps to the next element and returns false after the last. index starts with zeros; the tensor must not be empty.
 static bool step(const tsr_tensor *t, int64_t index[TSR_MAX_DIMS]) {
     for (int i = t->ndim - 1; i >= 0; i--) {
         if (++index[i] < t->shape[i]) return true;

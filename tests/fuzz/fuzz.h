@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the fuzz targets share. Each fuzz_<subject>.c is one LLVMFuzzerTestOneInput: linked with libFuzzer by
-// `make fuzz`, and with replay.c into a plain program that runs the corpus and mutations of it in every build.
+// Shared by the fuzz targets. Each fuzz_<subject>.c defines LLVMFuzzerTestOneInput. `make fuzz` links it with
+// libFuzzer; every build links it with replay.c to a plain program that runs the corpus and mutations of it.
 #ifndef FUZZ_H
 #define FUZZ_H
 
@@ -13,7 +13,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
-// A breach of what the target promises. Both ways to run catch the abort and keep the input.
+// Checks what the target promises. Both ways of running catch the abort and keep the input.
 #define fuzz_require(condition)                                                                    \
     do {                                                                                           \
         if (!(condition)) fuzz_fail(__FILE__, __LINE__, #condition);                               \
@@ -25,7 +25,7 @@ static inline void fuzz_fail(const char *file, int line, const char *condition) 
     abort();
 }
 
-// Bytes that are used up as decisions are taken; 0 behind the end, so that the shortest input means the
+// Bytes from which decisions are taken one by one. After the end they are 0, so that the shortest input gives the
 // plainest case.
 struct fuzz_bytes {
     const uint8_t *next, *end;
@@ -41,7 +41,7 @@ static inline uint64_t fuzz_word(struct fuzz_bytes *bytes, int count) {
     return word;
 }
 
-// A number as overflows are made of: near a power of two, a small one of either sign, or any.
+// A number that provokes overflows: near a power of two, a small one of either sign, or any.
 static inline int64_t fuzz_wild(struct fuzz_bytes *bytes) {
     uint8_t kind = fuzz_byte(bytes);
     if (kind < 64) return kind;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any args struct of any operation. The plainest input is a call that is legal; every further byte bends it:
-// sizes, strides, types, devices, addresses, overlap, options, the struct's own size, the workspace.
+// Any args struct of any operation. The plainest input is a legal call. Every further byte changes it: sizes, strides,
+// types, devices, addresses, overlap, options, the struct's own size, the workspace.
 //
-// A call comes back with a known status and, where it failed, a sentence; then it has written nothing. What it
-// accepts it writes to the elements of its outputs alone, no two of which share a byte. It is not run on tensors
-// that reach beyond our memory, unless its _prepare has refused them.
+// A call must return a known status. If it fails, it must give a sentence and write nothing. If it succeeds, it may
+// only write to elements of its outputs, no two of which share a byte. Calls whose tensors reach beyond our memory are
+// not made unless _prepare refused them.
 #include "args_build.h"
 
 enum { MAX_WORKSPACE = 64 << 20, FIXED_WORKSPACE = 8 << 20 };
 
 // ---- Contexts ---------------------------------------------------------------------------------
 
-static bool was_refused; // an allocation: OUT_OF_MEMORY is legal
+static bool was_refused; // an allocation was refused, so OUT_OF_MEMORY is legal
 
 static void *bounded_alloc(void *user, size_t bytes, size_t alignment) {
     (void)user;
@@ -31,7 +31,7 @@ static void one_by_one(void *user, int num_tasks, void (*task)(void *arg, int in
     for (int i = num_tasks - 1; i >= 0; i--) task(arg, i);
 }
 
-// One thread, so that an input always does the same; plans are made for several.
+// Calls run on one thread, so that an input always does the same. Plans are made for several.
 static tsr_context *context_of(int kind) {
     static tsr_context *contexts[TSR_ISA_COUNT];
     static const int32_t num_threads[TSR_ISA_COUNT] = {2, 1, 3, 1};
@@ -83,7 +83,7 @@ static tsr_status call(const struct args_case *c, tsr_context *ctx) {
     return status;
 }
 
-// A block of exactly these bytes, or one that must be refused.
+// Allocates a block of exactly this size, or one that must be refused.
 static void *give_workspace(struct args_case *c, int kind, size_t need, bool *is_bad) {
     size_t given = need, shift = 0;
     *is_bad = false;
@@ -103,7 +103,7 @@ static void *give_workspace(struct args_case *c, int kind, size_t need, bool *is
     return block;
 }
 
-// Legal tensors, as far as their memory goes.
+// Calls with tensors that lie in our memory.
 static void run_known(struct args_case *c, tsr_context *ctx, tsr_status planned, size_t need) {
     void *block = NULL;
     bool is_bad = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls beside the operations: contexts and their options, probes, estimates, names, tensors, scalars, what is
-// for CUDA alone, and files to be written where none can be. Enums out of range, structs of other sizes, NULL.
+// Calls outside operations: contexts and their options, probes, estimates, names, tensors, scalars, CUDA-only calls,
+// and files at paths that cannot be written. Enums out of range, structs of other sizes, NULL.
 #include <stddef.h>
 #include <tessera/dlpack.h>
 #include <tessera/safetensors.h>
@@ -20,7 +20,7 @@ static tsr_context *the_context(void) {
     return ctx;
 }
 
-// A copy of a struct that begins with its size, in a block of as many bytes as it says.
+// Copies a struct that begins with its size to a block of the size that it states.
 static void *resize(struct fuzz_bytes *in, void *plain, size_t known) {
     uint8_t kind = fuzz_byte(in);
     size_t size = kind < 192   ? known
@@ -55,7 +55,7 @@ static void no_free(void *user, void *pointer, size_t bytes) {
     (void)user;
     (void)pointer;
     (void)bytes;
-    abort(); // nothing was given
+    abort(); // nothing was allocated
 }
 
 static void create_context(struct fuzz_bytes *in) {
@@ -86,7 +86,7 @@ static void create_context(struct fuzz_bytes *in) {
     size_t need = 0;
     fuzz_require(tsr_context_isa(ctx) > TSR_ISA_AUTO && tsr_context_isa(ctx) < TSR_ISA_COUNT);
     fuzz_require(tsr_context_num_threads(ctx) >= 1);
-    // Threads of the library's own are not started for each input.
+    // The library's own threads are not started, because that would happen for each input.
     if (offsetof(tsr_context_options, l3_bytes) < options.size && (kind & 2) == 0) {
         fuzz_require(tsr_softmax_forward_prepare(ctx, &args, &need) == TSR_OK);
         if (kind & 128) fuzz_require(tsr_context_last_variant(ctx)[0] != '\0');
@@ -130,7 +130,7 @@ static void estimate(struct fuzz_bytes *in) {
 }
 
 static void probe(struct fuzz_bytes *in) {
-    static _Alignas(64) char memory[3][8192]; // the last for what begins later than its block
+    static _Alignas(64) char memory[3][8192]; // the third for pointers into the others
     uint8_t bent = fuzz_byte(in);
     tsr_probe_args args = TSR_PROBE_ARGS(.kind = (tsr_probe_kind)(fuzz_byte(in) % TSR_PROBE_COUNT),
                                          .repeat = bent % 2, .source = memory[0],
@@ -140,7 +140,7 @@ static void probe(struct fuzz_bytes *in) {
     if (bent & 16) args.source = fuzz_byte(in) % 2 ? NULL : memory[1] + fuzz_byte(in);
     if (bent & 32) args.destination = fuzz_byte(in) % 2 ? NULL : memory[0] + fuzz_byte(in);
     if (bent & 64) args.bytes = (size_t)fuzz_wild(in);
-    // Sizes that the call cannot tell from true ones.
+    // The call cannot detect that these sizes are too large.
     if (args.bytes > sizeof memory[0] && args.bytes % 4096 == 0 && args.bytes <= INT64_MAX)
         args.bytes = 4096;
     void *given = resize(in, &args, sizeof args);
@@ -189,7 +189,7 @@ static void scalars(struct fuzz_bytes *in) {
     double value, loaded = tsr_load(dtype, &bits, 0);
     memcpy(&value, &bits, sizeof value);
     tsr_store(dtype, &stored, 0, value);
-    // What was rounded once stays as it is.
+    // A number that was rounded once must not change again.
     value = tsr_load(dtype, &stored, 0);
     uint64_t again = 0;
     tsr_store(dtype, &again, 0, value);
@@ -208,14 +208,14 @@ static void tensors(struct fuzz_bytes *in) {
     fuzz_require(tsr_tensor_numel(&t) >= 0);
     for (int i = 0; i < TSR_MAX_DIMS; i++) t.stride[i] = fuzz_wild(in);
     t.device.type = (tsr_device_type)(fuzz_byte(in) % 3);
-    // Where no file can be: what is checked comes before.
+    // No file can exist at this path, so only the checks before writing run.
     const tsr_safetensors_entry entries[] = {{fuzz_byte(in) % 8 ? "x" : NULL, t}, {"y", t}};
     tsr_status status =
         tsr_safetensors_write("/dev/null/none", entries, fuzz_byte(in) % 3, NULL, 0);
     check_failure(status);
 }
 
-// A context on the CPU has no streams, events or graphs; a NULL one has nothing.
+// A CPU context has no streams, events or graphs, and a NULL context has nothing.
 static void device_calls(struct fuzz_bytes *in) {
     uint8_t bent = fuzz_byte(in);
     tsr_context *ctx = bent & 1 ? NULL : the_context();

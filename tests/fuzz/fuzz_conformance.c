@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A case of conformance and its answer as somebody sent them: the call (JSON), the header of its inputs, the header of the
-// answer and the bytes of all tensors over and over, with a 0 between. The case is checked, or refused with a sentence;
-// what is printed has no control characters. So goes, on the way, what apply reads: any tensors, sizes and options for any
-// operation.
+// A conformance case and its answer from somebody else: the call (JSON), the header of its inputs, the answer's header,
+// and repeated bytes for all tensors, separated by 0. The case is checked, or refused with a sentence, and the output
+// has no control characters. This also tests what apply reads: any tensors, sizes and options for any operation.
 //
-// Numbers are small ones or very large: those between are sizes that a machine may well have the memory for.
+// Numbers are small or very large. Sizes in between could fit the machine's memory.
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <fcntl.h>
@@ -50,7 +49,7 @@ struct part {
     size_t bytes;
 };
 
-// Up to the next 0, which is skipped.
+// Returns the bytes up to the next 0 and skips the 0.
 static struct part next_part(struct fuzz_bytes *in) {
     struct part part = {in->next, 0};
     while (in->next < in->end && *in->next != 0) in->next++;
@@ -76,7 +75,7 @@ static void write_file(const char *path, const void *data, size_t bytes) {
     close(file);
 }
 
-// As many bytes behind the header as its tensors claim.
+// Writes as many bytes after the header as its tensors claim.
 static void write_tensors(const char *path, const struct part *header, const struct part *data) {
     static uint8_t file[8 + MAX_TEXT + MAX_DATA];
     size_t bytes = 8 + header->bytes, most = 0;

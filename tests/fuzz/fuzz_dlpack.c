@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any DLPack tensor of either struct. A view that is accepted names the producer's memory, type and shape, and
-// spans what these say, worked out here once more; one that is refused is absent, with a sentence.
+// Any DLPack tensor of either struct. An accepted view has the producer's memory, type and shape, and the extent that
+// they imply, which is recomputed here. After a refusal the tensor is absent, with a sentence.
 #include <tessera/dlpack.h>
 
 #include "core/core_dlpack.h"
@@ -37,7 +37,7 @@ static void check_view(const struct dlpack_tensor *from, tsr_dlpack_use use, tsr
     fuzz_require((uintptr_t)view->data % tsr_dtype_bytes(view->dtype) == 0);
 }
 
-// Types and devices of DLPack, so that they are met more often than by chance.
+// Types and devices of DLPack, which random bytes would seldom give.
 static void choose_type(struct fuzz_bytes *in, struct dlpack_tensor *t) {
     static const uint8_t types[][2] = {{2, 32}, {4, 16}, {2, 16}, {10, 8}, {12, 8}, {0, 32},
                                        {2, 64}, {1, 8},  {1, 16}, {6, 8},  {5, 64}};
@@ -72,7 +72,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     uint8_t rank = fuzz_byte(&in);
     t->ndim = rank < 224 ? rank % (TSR_MAX_DIMS + 2) : (int32_t)fuzz_wild(&in);
 
-    // Blocks of exactly this many dimensions: more must not be read, nor any where ndim is out of range.
+    // Blocks of exactly this many dimensions: the library must not read more, and none if ndim is out of range.
     int count = t->ndim >= 0 && t->ndim <= TSR_MAX_DIMS ? t->ndim : 0;
     int64_t *shape = malloc((size_t)count * sizeof *shape + 1);
     int64_t *strides = malloc((size_t)count * sizeof *strides + 1);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the library reads without being told: a tuning file, a pack of kernels, a file of the kernel cache, the lists of
-// control groups, variables of the environment. Any of them is used or left aside, in memory of up to 64 times the file; and
-// a kernel that is found is, byte by byte, one that was packed. No file is touched: the system's calls are answered from
+// Files that the library reads without being told: a tuning file, a pack of kernels, a file of the kernel cache, the
+// lists of control groups, environment variables. Each is used or ignored, with memory of up to 64 times the file, and
+// a kernel that is found equals a packed one byte by byte. No file is touched, because system calls are answered from
 // memory.
 #define _GNU_SOURCE
 #include <errno.h>
@@ -50,7 +50,7 @@ static int open_disk(int folder, const char *path, int flags, mode_t mode) {
     return FILE_NUMBER;
 }
 
-static struct fuzz_bytes rest; // what files of groups hold
+static struct fuzz_bytes rest; // contents of the groups' files
 enum { GROUP_NUMBER = 78 };
 
 static int open_group(int folder, const char *path, int flags, mode_t mode) {
@@ -147,7 +147,7 @@ static void check_image(const struct tsri_cuda_image *found, const struct tsri_c
     fuzz_require(memcmp(found->cubin, packed->cubin, found->cubin_bytes) == 0);
 }
 
-// Images as the input has them, one after the other, then bytes of them changed and the end cut off.
+// Builds images from the input, one after the other, then changes some bytes and cuts off the end.
 static void bent_kernels(struct fuzz_bytes in) {
     enum { MOST = 4, MAX_CUBIN = 64 };
     static uint8_t file[MAX_FILE];
@@ -184,7 +184,7 @@ static void bent_kernels(struct fuzz_bytes in) {
         if (is_found) check_image(&found, &images[i]);
         if (is_found) tsri_cuda_image_free(&found);
     }
-    // A file of the cache is one image.
+    // A file of the cache has one image.
     bool is_cached = tsri_cuda_cache_load(images[0].key, &found);
     fuzz_require(is_cached || count > 1 || num_bent > 0 || cut != 0);
     if (is_cached) check_image(&found, &images[0]);
@@ -192,7 +192,7 @@ static void bent_kernels(struct fuzz_bytes in) {
     check_memory();
 }
 
-// The bytes as they are: the key that is looked for is that of some place in them.
+// Uses the bytes unchanged. The searched key is taken from their start.
 static void raw_kernels(const uint8_t *data, size_t bytes) {
     struct tsri_cuda_image found;
     unsigned char key[TSRI_SHA256_BYTES] = {0}, header[TSRI_CUDA_IMAGE_HEADER] = {0};
@@ -206,7 +206,7 @@ static void raw_kernels(const uint8_t *data, size_t bytes) {
 
 // ---- Control groups ---------------------------------------------------------------------------
 
-// The list up to a 0, what every file of a group holds behind it.
+// The group list ends at a 0. The bytes after it are the contents of every file of a group.
 static void control_groups(const uint8_t *data, size_t bytes) {
     static const char list[] = "groups";
     const uint8_t *end = memchr(data, 0, bytes);
@@ -224,11 +224,11 @@ static void control_groups(const uint8_t *data, size_t bytes) {
 
 static int open_nothing(int folder, const char *path, int flags, mode_t mode) {
     (void)folder, (void)path, (void)flags, (void)mode;
-    errno = EACCES; // no folder is made then
+    errno = EACCES; // then no folder is created
     return -1;
 }
 
-// Each has a line.
+// Each variable has one line.
 static void variables(const uint8_t *data, size_t bytes) {
     static const char *const names[] = {
         "TSR_ISA", "TSR_TUNING_FILE", "TSR_CACHE_DIR", "XDG_CACHE_HOME", "HOME", "TSR_KERNEL_PACK"};

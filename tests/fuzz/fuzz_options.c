@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any command line, one argument a line, for a table with options of every kind. It is taken, and every value is
-// then one that the table allows; or refused with one sentence; or answered with the help.
+// Any command line, with one argument per line, for a table with options of every kind. It is accepted, and every value
+// is then one that the table allows; or it is refused with one sentence; or it is answered with the help.
 #define _GNU_SOURCE
 #include "system/options.h"
 
@@ -48,7 +48,7 @@ static void check_values(const char *first, const char *end) {
         fuzz_require(got.list.items[i] >= first && got.list.items[i] < end);
 }
 
-// Lists alone, on the whole text.
+// Parses the whole text as a list.
 static void check_lists(const char *text, size_t bytes) {
     struct numbers numbers;
     char error[64];
@@ -89,7 +89,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         line = end + 1;
     }
 
-    // What the parser says goes into memory of ours.
+    // The parser's output goes to our own memory.
     static char out_text[8192], error_text[65536];
     out_text[0] = error_text[0] = '\0';
     FILE *out = fmemopen(out_text, sizeof out_text, "w");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What compare and history read: the results of two runs, one document behind the other with a 0 between. Each is read, or
-// refused with one sentence; what is printed of them is a table whose words are clean; a run beside itself has changed in
-// nothing; a history gives back what was put into it. Memory stays within 128 times the file (its JSON, an empty object of
-// which has 3 bytes and takes 200) and what an empty one takes.
+// What compare and history read: the results of two runs, as two documents separated by 0. Each is read, or refused
+// with one sentence. The printed table has only printable words, a run compared with itself has not changed, and a
+// history returns what was added. The JSON's memory stays within 128 times the file plus the need of an empty one
+// (Jansson's empty object has 3 bytes and takes 200).
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <jansson.h>
@@ -29,7 +29,7 @@ static void *counted_malloc(size_t bytes) {
     return block;
 }
 
-// Texts that Jansson made are the tool's, which frees them without us.
+// The tool frees texts that Jansson allocated, without this function.
 static void counted_free(void *pointer) {
     held -= malloc_usable_size(pointer);
     free(pointer);
@@ -39,7 +39,8 @@ static void counted_free(void *pointer) {
 
 static char text[MAX_TEXT];
 
-// Lines of words without control characters, the last one whole. In a table every line has as many columns as its head.
+// Checks that the text has complete lines without control characters. In a table every line has as many columns as its
+// head.
 static void check_text(bool is_table) {
     size_t length = strlen(text);
     int columns = 0, head = 0;
@@ -95,7 +96,7 @@ static void compare(const struct run *old, const struct run *new) {
     check_text(true);
     fuzz_require(code == EXIT_FINE || code == EXIT_WRONG || code == EXIT_NOT_COMPARABLE);
     if (old != new) return;
-    // Rows of one key and variant meet in their order, so that each stands beside itself.
+    // Rows with the same key and variant match in their order, so each is compared with itself.
     bool is_wrong = false;
     for (int i = 0; i < new->count; i++)
         is_wrong |= run_judge(&new->rows[i], &new->rows[i], 1.05) == RUN_WRONG;
@@ -114,7 +115,7 @@ static void remove_folder(void) {
     (void)rmdir(folder);
 }
 
-// A file for the history: in memory where the system has such a folder.
+// Creates a file for the history, in memory if the system has such a folder.
 static const char *new_file(void) {
     if (folder[0] == '\0') {
         strcpy(folder, "/dev/shm/tessera-fuzz-XXXXXX");

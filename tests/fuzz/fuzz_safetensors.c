@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes, read as a safetensors file: it is opened or refused with a sentence; every byte that an accepted
-// one declares is touched; and memory stays within 64 times the file.
+// Any bytes as a safetensors file. It is opened, or refused with a sentence. Every byte that an accepted file declares
+// is read, and memory stays within 64 times the file.
 #include <jansson.h>
 #include <tessera/safetensors.h>
 
@@ -9,13 +9,13 @@
 
 // ---- Memory -----------------------------------------------------------------------------------
 
-// What an empty file takes: the handle, the JSON library's tables, 64 bytes of alignment around each block.
+// The need of an empty file: the handle, the JSON library's tables, 64 bytes of alignment around each block.
 enum { FIXED_BYTES = 4096, HEAD = 64 };
 
 static size_t held, peak;
 
 static void *counted_alloc(size_t alignment, size_t bytes) {
-    (void)alignment; // 64 at most
+    (void)alignment; // at most 64
     size_t *block = aligned_alloc(HEAD, HEAD + (bytes + HEAD - 1) / HEAD * HEAD);
     if (block == NULL) return NULL;
     *block = bytes;
@@ -56,7 +56,7 @@ static void touch(const tsr_safetensors *file, int64_t index) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
-    // The first 2 bytes of the input stand for the header's length: 8 are too seldom right by chance.
+    // The input's first 2 bytes give the header's length, because 8 random bytes would seldom be valid.
     if (bytes < 2) return 0;
     size_t length = data[0] | (size_t)data[1] << 8, file_bytes = bytes + 6;
     uint8_t *copy = malloc(file_bytes);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a fuzz target without libFuzzer: every file of the folders (or the files) given, then mutations of them,
-// the same ones each time.
+// Runs a fuzz target without libFuzzer: every file of the given folders (or the given files), then mutations of them,
+// which are the same each time.
 //
 //   replay_<subject> [--mutations N] [--seconds N] [--seed N] FILE|FOLDER...
 //
-// What ends the program leaves the input in $FUZZ_KEEP, where that names a file.
+// If an input ends the program, it is stored in $FUZZ_KEEP, if that names a file.
 #include <dirent.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -20,7 +20,7 @@ static struct seed {
     size_t bytes;
 } seeds[MAX_FILES];
 static int num_seeds;
-static struct seed running; // for what a signal handler keeps
+static struct seed running; // for the signal handler
 
 static void read_file(const char *path) {
     FILE *file = fopen(path, "rb");
@@ -70,7 +70,7 @@ static void keep_input(int number) {
 }
 
 static void run(const uint8_t *data, size_t bytes) {
-    // A block of its own, so that a sanitizer sees what is read beyond it.
+    // A separate block, so that a sanitizer detects reads beyond it.
     running = (struct seed){malloc(bytes + !bytes), bytes};
     if (running.data == NULL) exit(2);
     if (bytes > 0) memcpy(running.data, data, bytes);
@@ -87,7 +87,7 @@ static uint64_t random_bits(void) {
 }
 static size_t random_below(size_t count) { return (size_t)(random_bits() % count); }
 
-// One to four changes: a byte, a bit, a piece out, a piece in, a longer end, a piece of another seed.
+// One to four changes: a byte, a bit, a removed or inserted piece, a longer end, or a piece of another seed.
 static size_t mutate(uint8_t buffer[MAX_BYTES], size_t bytes) {
     for (size_t n = 1 + random_below(4); n > 0; n--) {
         size_t at = random_below(bytes + 1), room = bytes - at;
@@ -122,7 +122,7 @@ static size_t mutate(uint8_t buffer[MAX_BYTES], size_t bytes) {
     return bytes;
 }
 
-// Inputs take milliseconds: 20 s of this program's own time are a hang.
+// Inputs take milliseconds, so 20 s of CPU time mean that the program hangs.
 static void watch(void) {
     setitimer(ITIMER_PROF, &(struct itimerval){.it_value = {.tv_sec = 20}}, NULL);
 }
