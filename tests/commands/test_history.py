@@ -205,7 +205,7 @@ def test_check_takes_the_spread_of_earlier_runs_for_noise(history, write):
         history("add", write(f"{index}.json", result(ms=ms), cpu="b cpu" if ms == 9 else "a cpu"))
     history("add", write("noise.json", result(ms=1.31)))
     text = history("check", "--all")
-    assert verdicts(text) == {"64": "noise"} and "beside 3 before it" in text and "| 1.1 | 1.31 |" in text
+    assert verdicts(text) == {"64": "noise"} and "compared with 3 before it" in text and "| 1.1 | 1.31 |" in text
     history("add", write("slow.json", result(ms=1.5)))
     assert verdicts(history("check", code=1)) == {"64": "slower"}
     assert verdicts(history("check", "5", "--all")) == {"64": "noise"}
@@ -235,10 +235,10 @@ def test_a_case_is_held_beside_runs_that_have_it_whatever_variant_they_chose(his
         history("add", write(f"{index}.json", now, date=f"2026-01-0{index + 1}T00:00:00Z"))
     text = history("check", "--last", "2", code=1)
     assert verdicts(text) == {"64": "slower"} and "| a -> b | 1.01 | 2 |" in text
-    assert "beside 2 before it" in text and "1 only before, 0 only now." in text
+    assert "compared with 2 before it" in text and "1 only before, 0 only now." in text
     history("add", write("both.json", result(variant="a", ms=1.2), result(variant="b", ms=2)))
     text = history("check", "--all", code=1)
-    assert "| a | 1.01 | 1.2 |" in text and "| b | 2 | 2 |" in text and "beside 3 before it" in text
+    assert "| a | 1.01 | 1.2 |" in text and "| b | 2 | 2 |" in text and "compared with 3 before it" in text
     history("add", write("lost.json", result(variant="a", err_over_bound=None)))
     assert verdicts(history("check", code=1)) == {"64": "WRONG"}
 

@@ -19,8 +19,9 @@
 #define WARP_UNITS                                                                                 \
     1 // of 16 keys: with two a warp reads half as much for its products, but there are half as many warps
 #define FEATURES 0
+#include "ops/attention/cuda/backward/attention_backward_small_params.h" // THREADS of the next
+
 #include "ops/attention/cuda/attention_mma.cuh"
-#include "ops/attention/cuda/backward/attention_backward_small_params.h"
 #include "ops/attention/cuda/forward/attention_small_tiles.cuh"
 
 #include "cuda/device/block.cuh"
