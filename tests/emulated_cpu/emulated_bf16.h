@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// AVX512-BF16, and AMX as functions of emulated_cpu.c, for immintrin.h beside this file.
+// AVX512-BF16, and AMX by functions of emulated_cpu.c, for this folder's immintrin.h.
 #ifndef EMULATED_BF16_H
 #define EMULATED_BF16_H
 
-// These units take subnormal operands and results for 0.
+// These units treat subnormal operands and results as 0.
 EMULATED emulated_floats emulated_flush(emulated_floats x) {
     emulated_ints bits = (emulated_ints)x, is_subnormal = (bits & 0x7f800000) == 0;
     return (emulated_floats)emulated_select(is_subnormal, bits & (int32_t)0x80000000, bits);
@@ -18,7 +18,7 @@ EMULATED emulated_floats emulated_add_product(emulated_floats sum, emulated_floa
                                               emulated_floats b) {
     return emulated_flush((emulated_floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)sum));
 }
-// The odd products before the even ones.
+// Adds the odd products before the even ones.
 EMULATED __m512 _mm512_dpbf16_ps(__m512 sum, __m512bh a, __m512bh b) {
     __m512i x = (__m512i)a, y = (__m512i)b;
     emulated_floats s = emulated_flush((emulated_floats)sum);
@@ -26,7 +26,7 @@ EMULATED __m512 _mm512_dpbf16_ps(__m512 sum, __m512bh a, __m512bh b) {
     return (__m512)emulated_add_product(s, emulated_even(x), emulated_even(y));
 }
 
-// To nearest even; NaNs keep their upper bits and become quiet.
+// Rounds to nearest even. NaNs keep their upper bits and become quiet.
 EMULATED emulated_ints emulated_round_bf16(__m512 x) {
     typedef uint32_t words __attribute__((vector_size(64)));
     emulated_ints bits = (emulated_ints)emulated_flush((emulated_floats)x);
@@ -43,7 +43,7 @@ EMULATED __m512bh _mm512_cvtne2ps_pbh(__m512 high, __m512 low) {
 
 // ---- AMX -----------------------------------------------------------------------------------------
 
-// Each thread has its tiles. A tile that is not configured is a fault, as on the processor.
+// Each thread has its own tiles. Using an unconfigured tile is a fault, as on the processor.
 void emulated_tile_configure(const void *config);
 void emulated_tile_release(void);
 void emulated_tile_zero(int tile);

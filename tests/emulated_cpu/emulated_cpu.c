@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The emulated processor: what cpuid says of it, in place of src/cpu/cpu_cpuid.c, and its tiles. EMULATED_CPU names it:
+// The emulated processor: its cpuid, in place of src/cpu/cpu_cpuid.c, and its tiles. EMULATED_CPU names it:
 //
-//   skylake            AVX-512 alone
-//   zen4               and vdpbf16ps, twice as fast as FMA: AMD's
-//   sapphire_rapids    and vdpbf16ps, no faster than FMA, and AMX; without the variable
+//   skylake            only AVX-512
+//   zen4               also vdpbf16ps, twice as fast as FMA, as on AMD
+//   sapphire_rapids    also vdpbf16ps, no faster than FMA, and AMX; the default
 #include <immintrin.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ static bool is_cpu(const char *name) {
 }
 
 struct tsri_cpuid tsri_read_cpuid(void) {
-    // Those bits of cpuid that are asked for, and the registers of AVX, AVX-512 and AMX in XCR0.
+    // The bits of cpuid that are checked, and the registers of AVX, AVX-512 and AMX in XCR0.
     struct tsri_cpuid id = {.leaf1_c = TSRI_CPUID_OSXSAVE | 1u << 28 | 1u << 12 | 1u << 29,
                             .leaf7_b = 1u << 5 | 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31,
                             .xcr0 = 0xe7};
@@ -39,7 +39,7 @@ bool tsri_ask_for_tiles(void) { return true; }
 
 enum { TILES = 8, ROWS = 16, ROW_BYTES = 64 };
 
-// As ldtilecfg reads it.
+// The layout that ldtilecfg reads.
 struct config {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
@@ -101,8 +101,8 @@ void emulated_tile_store(int tile, void *base, int64_t stride) {
         memcpy((char *)base + i * stride, state.tile[tile].row[i], state.config.row_bytes[tile]);
 }
 
-// tdpbf16ps: a row of sums is 16 floats, pairs of a's row times rows of pairs of b, added up apart from what was there. All
-// tiles here are whole.
+// tdpbf16ps: a row of sums has 16 floats. Pairs of a's row are multiplied with rows of pairs of b and added up
+// separately from the old sums. All tiles here are full.
 void emulated_tile_product(int sums, int a, int b) {
     check_tile(sums), check_tile(a), check_tile(b);
     if (sums == a || sums == b || a == b) fault("a product of one tile with itself");

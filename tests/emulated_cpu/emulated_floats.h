@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arithmetic of AVX-512, for immintrin.h beside this file.
+// Arithmetic of AVX-512, for this folder's immintrin.h.
 #ifndef EMULATED_FLOATS_H
 #define EMULATED_FLOATS_H
 
-// An operation of AVX2 on either half.
+// An AVX2 operation on each half.
 #define EMULATED_HALVES(call_low, call_high)                                                       \
     (__m512) emulated_whole((__m256i)(call_low), (__m256i)(call_high))
 #define LOW(x) ((__m256)emulated_half((__m512i)(x), 0))
@@ -44,7 +44,7 @@ EMULATED __m512 _mm512_andnot_ps(__m512 a, __m512 b) {
 }
 EMULATED __m512 _mm512_abs_ps(__m512 x) { return (__m512)((emulated_ints)x & 0x7fffffff); }
 
-// Quiet, those that are asked for.
+// The quiet predicates that src/ uses.
 EMULATED __mmask16 _mm512_cmp_ps_mask(__m512 a, __m512 b, int predicate) {
     switch (predicate) {
     case _CMP_LT_OQ: return emulated_mask((emulated_ints)(a < b));
@@ -59,7 +59,7 @@ EMULATED __mmask16 _mm512_mask_cmp_ps_mask(__mmask16 mask, __m512 a, __m512 b, i
     return mask & _mm512_cmp_ps_mask(a, b, predicate);
 }
 
-// Rounding to the nearest integer alone.
+// Only rounding to the nearest integer.
 EMULATED __m512 _mm512_roundscale_ps(__m512 x, int mode) {
     if (mode != (_MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)) __builtin_trap();
     return EMULATED_HALVES(_mm256_round_ps(LOW(x), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
@@ -73,8 +73,8 @@ EMULATED emulated_ints emulated_is_quiet(__m512 x) {
     return ((emulated_ints)x & 0x7fffffff) >= 0x7fc00000;
 }
 
-// The lesser or the greater magnitude, without its sign: controls 1010 and 1011. One quiet NaN loses, a signaling one is
-// made quiet and wins.
+// The lesser or the greater magnitude, without sign: controls 1010 and 1011. If one operand is a quiet NaN the other is
+// the result; a signaling NaN becomes quiet and is the result.
 EMULATED __m512 _mm512_range_ps(__m512 a, __m512 b, int control) {
     if (control != 0xa && control != 0xb) __builtin_trap();
     emulated_ints x = (emulated_ints)a & 0x7fffffff, y = (emulated_ints)b & 0x7fffffff;
@@ -88,16 +88,16 @@ EMULATED __m512 _mm512_range_ps(__m512 a, __m512 b, int control) {
     return (__m512)emulated_select(a_signals, (emulated_ints)a | 0x400000, chosen);
 }
 
-// 1 / x as bad as the instruction may be, 2^-14 relative: thirteen bits of it and no more. Worse than that where 1 / x is
-// subnormal, which nothing here asks for.
+// 1 / x with the instruction's largest allowed error, 2^-14 relative: it has only thirteen bits. If 1 / x is subnormal
+// the error is larger, but nothing here needs that.
 EMULATED __m512 _mm512_rcp14_ps(__m512 x) {
     emulated_ints inverse = (emulated_ints)(1.0f / (emulated_floats)x);
     emulated_ints is_finite = (inverse & 0x7f800000) != 0x7f800000;
     return (__m512)emulated_select(is_finite, (inverse + 0x200) & ~0x3ff, inverse);
 }
 
-// x - floor(x), 0 of infinities: control 0x09; 0x59 with the floor at 1/32. Rounded to nearest where the processor rounds down: a
-// tiny negative x is 1 here and the number before 1 there.
+// x - floor(x), 0 for infinities: control 0x09; 0x59 takes the floor in steps of 1/32. It rounds to nearest, where the
+// processor rounds down: a tiny negative x gives 1 here and the number before 1 there.
 EMULATED __m512 _mm512_reduce_ps(__m512 x, int control) {
     if (control != 0x09 && control != 0x59) __builtin_trap();
     float steps = control == 0x59 ? 32.0f : 1.0f;
@@ -105,18 +105,18 @@ EMULATED __m512 _mm512_reduce_ps(__m512 x, int control) {
     __m512 floor = EMULATED_HALVES(_mm256_floor_ps(LOW(scaled)), _mm256_floor_ps(HIGH(scaled)));
     emulated_floats part = (emulated_floats)x - (emulated_floats)floor / steps;
     emulated_ints magnitude =
-        (emulated_ints)x & 0x7fffffff; // from 2^24 on, infinities too, x is whole
+        (emulated_ints)x & 0x7fffffff; // from 2^24 on x is whole, also infinity
     emulated_ints is_whole = (magnitude >= 0x4b800000) & (magnitude <= 0x7f800000);
     return (__m512)(~is_whole & (emulated_ints)part);
 }
 
-// The sum rounded down: where the rounding of the nearest, which is a float, added something, the number before it.
+// The sum rounded down: if rounding to nearest, whose error is a float, increased the sum, the previous number.
 EMULATED __m512 _mm512_add_round_ps(__m512 a, __m512 b, int rounding) {
     if (rounding != (_MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)) __builtin_trap();
     emulated_floats sum = (emulated_floats)a + (emulated_floats)b;
     LANES(16) {
         float x = ((emulated_floats)a)[i], y = ((emulated_floats)b)[i], of_y = sum[i] - x;
-        float lost = (x - (sum[i] - of_y)) + (y - of_y); // of the exact sum
+        float lost = (x - (sum[i] - of_y)) + (y - of_y); // error of the rounded sum
         if (!(sum[i] - sum[i] == 0 && lost < 0)) continue;
         int32_t bits;
         memcpy(&bits, (const char *)&sum + 4 * i, sizeof bits);
@@ -126,7 +126,8 @@ EMULATED __m512 _mm512_add_round_ps(__m512 a, __m512 b, int rounding) {
     return (__m512)sum;
 }
 
-// x 2^floor(n), rounded once. What infinities and zeros make of each other is a NaN; a quiet NaN goes where n is infinite.
+// x 2^floor(n), rounded once. Combinations of infinities and zeros without a value give NaN. If n is infinite, a quiet
+// NaN x disappears.
 EMULATED float emulated_scale(float x, float n) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -152,8 +153,8 @@ EMULATED __m512 _mm512_maskz_scalef_ps(__mmask16 mask, __m512 x, __m512 n) {
     return _mm512_maskz_mov_ps(mask, _mm512_scalef_ps(x, n));
 }
 
-// By the kind of b's lanes (quiet NaN, signaling, 0, 1, -inf, inf, negative, positive) four bits of the table: 0 leaves a,
-// 1 gives b, 2 b as a quiet NaN, 3 the default NaN.
+// The kind of b's lane (quiet NaN, signaling, 0, 1, -inf, inf, negative, positive) selects four bits of the table: 0
+// keeps a, 1 gives b, 2 gives b as a quiet NaN, 3 the default NaN.
 EMULATED __m512 _mm512_fixupimm_ps(__m512 a, __m512 b, __m512i table, int flags) {
     (void)flags;
     __m512 y = a;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moves, masks and integers of AVX-512, for immintrin.h beside this file.
+// Moves, masks and integers of AVX-512, for this folder's immintrin.h.
 #ifndef EMULATED_INTEGERS_H
 #define EMULATED_INTEGERS_H
 
-// ---- Bits as they are ----------------------------------------------------------------------------
+// ---- Moves without changes -----------------------------------------------------------------------
 
 EMULATED __m512i _mm512_castps_si512(__m512 x) { return (__m512i)x; }
 EMULATED __m512 _mm512_castsi512_ps(__m512i x) { return (__m512)x; }
@@ -21,7 +21,7 @@ EMULATED __m512i emulated_whole(__m256i low, __m256i high) {
     return x;
 }
 EMULATED __m256i _mm512_castsi512_si256(__m512i x) { return emulated_half(x, 0); }
-// The upper half is undefined: whoever relies on it shall see it.
+// The upper half is undefined. The fill makes code that relies on it fail.
 EMULATED __m512i _mm512_castsi256_si512(__m256i x) {
     return emulated_whole(x, _mm256_set1_epi8((char)0xa5));
 }
@@ -50,7 +50,7 @@ EMULATED __m512i _mm512_loadu_si512(const void *p) {
 }
 EMULATED void _mm512_storeu_si512(void *p, __m512i x) { memcpy(p, &x, sizeof x); }
 
-// Stores past the caches fault where they are not aligned.
+// Non-temporal stores fault if they are misaligned.
 EMULATED void emulated_check_aligned(const void *p, uintptr_t bytes) {
     if ((uintptr_t)p % bytes != 0) __builtin_trap();
 }
@@ -63,7 +63,7 @@ EMULATED void _mm512_stream_si512(void *p, __m512i x) {
     memcpy(p, &x, sizeof x);
 }
 
-// Masked: what the mask leaves out is not touched, as it may lie beyond what is mapped.
+// Masked load: lanes outside the mask are not read, because they may be unmapped.
 EMULATED __m512 _mm512_maskz_loadu_ps(__mmask16 mask, const void *p) {
     __m512 x = {0};
     LANES(16) if (mask >> i & 1) memcpy((char *)&x + 4 * i, (const char *)p + 4 * i, 4);
@@ -103,7 +103,7 @@ EMULATED __m512i _mm512_set1_epi16(int16_t x) {
 EMULATED __m512i _mm512_set4_epi32(int32_t d, int32_t c, int32_t b, int32_t a) {
     return (__m512i)(emulated_ints){a, b, c, d, a, b, c, d, a, b, c, d, a, b, c, d};
 }
-// The first is the lowest; of _mm512_set_epi16 the last.
+// The first argument is the lowest lane; with _mm512_set_epi16 the last is.
 #define _mm512_setr_epi32(...) ((__m512i)(emulated_ints){__VA_ARGS__})
 #define _mm512_setr_ps(...) ((__m512)(emulated_floats){__VA_ARGS__})
 EMULATED __m512i emulated_reversed_epi16(emulated_shorts x) {
@@ -133,11 +133,11 @@ EMULATED __m512i _mm512_srli_epi64(__m512i x, unsigned bits) {
     typedef uint64_t longs __attribute__((vector_size(64)));
     return bits > 63 ? (__m512i){0} : (__m512i)((longs)x >> bits);
 }
-EMULATED __m512i _mm512_mul_epu32(__m512i a, __m512i b) { // the even lanes
+EMULATED __m512i _mm512_mul_epu32(__m512i a, __m512i b) { // of the even lanes
     typedef uint64_t longs __attribute__((vector_size(64)));
     return (__m512i)(((longs)a & 0xffffffffu) * ((longs)b & 0xffffffffu));
 }
-// By the bits of the lanes of a, b and c, a's the highest, a bit of the table.
+// The bits of a (highest), b and c select a bit of the table.
 EMULATED __m512i _mm512_ternarylogic_epi32(__m512i a, __m512i b, __m512i c, int table) {
     __m512i y = {0};
     for (int i = 0; i < 8; i++)
@@ -149,13 +149,13 @@ EMULATED __m512i _mm512_cvtepu16_epi32(__m256i x) {
                           _mm256_cvtepu16_epi32(_mm256_extracti128_si256(x, 1)));
 }
 
-// Whether lanes of all ones, as comparisons of vectors give, in a mask.
+// Converts lanes of all ones, as vector comparisons give them, to a mask.
 EMULATED __mmask16 emulated_mask(emulated_ints lanes) {
     int low = _mm256_movemask_ps((__m256)emulated_half((__m512i)lanes, 0));
     int high = _mm256_movemask_ps((__m256)emulated_half((__m512i)lanes, 1));
     return (__mmask16)(low | high << 8);
 }
-// The other way round.
+// The inverse of emulated_mask().
 EMULATED emulated_ints emulated_lanes(__mmask16 mask) {
     emulated_ints bit = {1,   2,   4,    8,    16,   32,   64,    128,
                          256, 512, 1024, 2048, 4096, 8192, 16384, 32768};
@@ -207,7 +207,7 @@ EMULATED __m512i _mm512_permutex2var_epi16(__m512i a, __m512i index, __m512i b) 
     LANES(32) y[i] = from[at[i] & 63];
     return _mm512_loadu_si512(y);
 }
-// In each 128-bit lane, the lower or the upper four elements of both, one of each by turns.
+// In each 128-bit lane, takes the lower or the upper four elements of a and b alternately.
 EMULATED __m512i emulated_unpack_epi16(__m512i a, __m512i b, int first) {
     emulated_shorts of_a = (emulated_shorts)a, of_b = (emulated_shorts)b, y;
     LANES(32) {
@@ -242,7 +242,7 @@ EMULATED __m512d _mm512_mask_permutexvar_pd(__m512d otherwise, __mmask8 mask, __
     LANES(8) if (mask >> i & 1) y[i] = from[index[i] & 7];
     return (__m512d)_mm512_loadu_si512(y);
 }
-// Within 128 bits: bytes of x, 0 where the index is negative.
+// Within 128 bits: bytes of x, or 0 if the index is negative.
 EMULATED __m512i _mm512_mask_shuffle_epi8(__m512i otherwise, __mmask64 mask, __m512i x,
                                           __m512i index) {
     int8_t from[64], at[64], y[64];
@@ -251,7 +251,8 @@ EMULATED __m512i _mm512_mask_shuffle_epi8(__m512i otherwise, __mmask64 mask, __m
     return _mm512_loadu_si512(y);
 }
 
-// In each 128 bits: a and b in turns, of the two lower lanes or the two upper ones; two lanes of a then two of b.
+// In each 128 bits: either elements of a and b alternately, from the two lower or upper ones, or two of a, then two of
+// b.
 EMULATED __m512 emulated_shuffle(__m512 a, __m512 b, int i0, int i1, int i2, int i3) {
     int32_t from[32], y[16];
     memcpy(from, &a, sizeof a), memcpy(from + 16, &b, sizeof b);
@@ -276,7 +277,7 @@ EMULATED __m512i _mm512_mask_shuffle_epi32(__m512i otherwise, __mmask16 mask, __
     __m512 y = _mm512_shuffle_ps((__m512)x, (__m512)x, order);
     return (__m512i)_mm512_mask_mov_ps((__m512)otherwise, mask, y);
 }
-// Whole 128 bits: two of a, two of b.
+// Whole 128-bit lanes: two of a, two of b.
 EMULATED __m512 _mm512_shuffle_f32x4(__m512 a, __m512 b, int order) {
     char y[64];
     for (int i = 0; i < 4; i++)
@@ -288,7 +289,7 @@ EMULATED __m512 _mm512_zextps128_ps512(__m128 x) {
     memcpy(y, &x, sizeof x);
     return _mm512_loadu_ps(y);
 }
-// x four times.
+// Repeats x four times.
 EMULATED __m512 _mm512_mask_broadcast_f32x4(__m512 from, uint16_t mask, __m128 x) {
     float y[16], lanes[4];
     memcpy(y, &from, sizeof from), memcpy(lanes, &x, sizeof x);

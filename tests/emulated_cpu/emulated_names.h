@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of the emulated intrinsics, beside those of the compiler's header.
+// Renames the emulated intrinsics, because the compiler's header defines the same names.
 #ifndef EMULATED_NAMES_H
 #define EMULATED_NAMES_H
 

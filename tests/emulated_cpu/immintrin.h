@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of the compiler's header where AVX-512, AVX512-BF16 and AMX are emulated: those of their intrinsics that src/
-// uses, as plain C over AVX2, so that the same sources run on any processor with AVX2. Each does what Intel's manual says of
-// its instruction, but for exceptions and what is said beside it, and stops at a control that it does not know. A new intrinsic in src/ is a new function here:
-// without it gcc speaks of a "target specific option mismatch" in its own.
+// Replaces the compiler's header in builds that emulate AVX-512, AVX512-BF16 and AMX: the intrinsics that src/ uses, as
+// plain C with AVX2, so that the same sources run on any processor with AVX2. Each does what Intel's manual says about
+// its instruction, except exceptions and noted differences, and stops at an unknown control. A new intrinsic in src/
+// needs a new function here: without it gcc reports a "target specific option mismatch" for its own.
 #ifndef EMULATED_IMMINTRIN_H
 #define EMULATED_IMMINTRIN_H
 
@@ -17,7 +17,7 @@ typedef int16_t emulated_shorts __attribute__((vector_size(64)));
 #define EMULATED static inline __attribute__((always_inline, unused))
 #define LANES(n) for (int i = 0; i < (n); i++)
 
-// In this order: each uses those before it.
+// The order matters: each header uses those before it.
 #include "emulated_names.h"
 
 #include "emulated_integers.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the intrinsics give for inputs that matter, as Intel's manual says: built with the emulated ones, and with the
-// compiler's, which are left out where the processor has not got AVX-512.
+// The results of the intrinsics for important inputs, as in Intel's manual. Built with the emulated intrinsics, and
+// with the compiler's, which are skipped if the processor lacks AVX-512.
 // clang-format off
-#include <setjmp.h> // cmocka.h needs these four before it
+#include <setjmp.h> // cmocka.h needs these four first
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -94,7 +94,7 @@ static void estimates_and_fractions(void **state) {
         assert_true(lane(_mm512_reduce_ps(_mm512_set1_ps(x[i]), 0x09), 7) == y[i]);
     assert_true(isnan(lane(_mm512_reduce_ps(_mm512_set1_ps(NAN), 0x09), 7)));
     const float fine[] = {2.75f + 0x1p-7f, -0x1p-7f, 5.03125f, INFINITY, -INFINITY, -3e38f};
-    const float rest[] = {0x1p-7f, 0x3p-7f, 0, 0, 0, 0}; // above a multiple of 1/32
+    const float rest[] = {0x1p-7f, 0x3p-7f, 0, 0, 0, 0}; // x minus a multiple of 1/32
     for (size_t i = 0; i < sizeof fine / sizeof fine[0]; i++)
         assert_true(lane(_mm512_reduce_ps(_mm512_set1_ps(fine[i]), 0x59), 7) == rest[i]);
     assert_true(isnan(lane(_mm512_reduce_ps(_mm512_set1_ps(NAN), 0x59), 7)));
@@ -146,12 +146,12 @@ static void lanes_go_where_they_should(void **state) {
     assert_int_equal(_mm512_mask_cmp_ps_mask(0xffff, b, _mm512_set1_ps(NAN), _CMP_ORD_Q), 0);
     assert_lanes(_mm512_mask_blend_ps(0x8001, a, b),
                  (float[]){16, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 31});
-    // Two halves of bytes: high 16 bits of a's lanes below those of b's.
+    // Joins two halves of bytes: the high 16 bits of a's lanes below those of b's.
     __m512i order = _mm512_set4_epi32(0x0f0e0f0e, 0x0b0a0b0a, 0x07060706, 0x03020302);
     __m512i joined = _mm512_mask_shuffle_epi8(_mm512_set1_epi32(0x11112222), 0x3333333333333333,
                                               _mm512_set1_epi32(0x33334444), order);
     assert_int_equal(bits_of(_mm512_castsi512_ps(joined), 9), 0x11113333);
-    // Elements by turns, in each 128-bit lane.
+    // Elements alternate in each 128-bit lane.
     __m512i even = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(0x500020));
     __m512i low = _mm512_unpacklo_epi16(even, odd), high = _mm512_unpackhi_epi16(even, odd);
@@ -191,14 +191,14 @@ static void words_multiply_and_merge(void **state) {
 
 static void bf16_units_flush_and_round(void **state) {
     (void)state;
-    // Lanes of pairs: (low) 2 and (high) 3 by 5 and 7; a subnormal counts as 0.
+    // Lanes of pairs: 2 (low) and 3 (high) times 5 and 7. A subnormal counts as 0.
     __m512bh x = (__m512bh)_mm512_set1_epi32(0x40404000),
              y = (__m512bh)_mm512_set1_epi32(0x40e040a0);
     assert_true(lane(_mm512_dpbf16_ps(_mm512_set1_ps(100.0f), x, y), 4) == 131.0f);
     __m512bh tiny = (__m512bh)_mm512_set1_epi32(0x00010001),
              large = (__m512bh)_mm512_set1_epi32(0x7f007f00);
     assert_true(lane(_mm512_dpbf16_ps(_mm512_set1_ps(0x1p-130f), tiny, large), 4) == 0.0f);
-    // Ties to even, up past half, NaNs quiet: pairs of high's first lanes lie in the upper half.
+    // Ties round to even, above half rounds up, NaNs become quiet. The lanes of `high` are in the upper half.
     __m512i pairs = (__m512i)_mm512_cvtne2ps_pbh(with_bits(0x3f818000), with_bits(0x3f808000));
     assert_int_equal(bits_of(_mm512_castsi512_ps(pairs), 0), 0x3f803f80);
     assert_int_equal(bits_of(_mm512_castsi512_ps(pairs), 8), 0x3f823f82);

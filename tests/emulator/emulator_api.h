@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an emulated kernel and the emulated device know of each other. Read by both compilers, C and C++: a kernel's
-// shared object has a pointer `emulator` to the device's one table, through which everything goes that a thread cannot do
-// alone.
+// The interface between emulated kernels and the emulated device. Both compilers, C and C++, read this file. A kernel's
+// shared object has a pointer `emulator` to the device's only table, through which it does everything that a thread
+// cannot do alone.
 #ifndef EMULATOR_API_H
 #define EMULATOR_API_H
 
@@ -11,17 +11,17 @@ struct emulator_index {
     unsigned x, y, z;
 };
 
-// The thread that runs, as its code sees it.
+// The running thread, as its code sees it.
 struct emulator_seen {
     struct emulator_index thread, block, block_size, grid;
     int lane;
     unsigned cluster_rank, cluster_size, cluster_number;
     unsigned char *static_shared, *dynamic_shared;
-    const char *file; // the last instruction of PTX
+    const char *file; // of the last PTX instruction
     int line;
 };
 
-// What a lane brings to an instruction of its warp, and takes from it.
+// A lane's inputs and outputs of an instruction of its warp.
 enum emulator_instruction {
     EMULATOR_SYNC,
     EMULATOR_SHUFFLE,
@@ -39,7 +39,7 @@ enum emulator_instruction {
 enum { EMULATOR_IDX, EMULATOR_UP, EMULATOR_DOWN, EMULATOR_XOR };
 struct emulator_shuffle {
     unsigned long long value, result;
-    unsigned number; // lane, distance or mask
+    unsigned number; // a lane, a distance or a mask
     int width, kind;
 };
 
@@ -61,7 +61,7 @@ struct emulator_mma {
     float *d[4];
     float c[4];
     unsigned a[4], b[2];
-    int format_a, format_b, depth; // elements along k
+    int format_a, format_b, depth; // depth: elements along k
 };
 
 struct emulator_wgmma {
@@ -81,11 +81,11 @@ enum { EMULATOR_MEET, EMULATOR_ARRIVE, EMULATOR_OR, EMULATOR_AND, EMULATOR_COUNT
 struct emulator {
     struct emulator_seen *now;
     void (*fail)(const char *sentence); // ends the launch
-    void (*poll)(void);                 // others run first
+    void (*poll)(void);                 // other threads run first
     void (*warp)(unsigned mask, int instruction, void *lane);
-    // Threads: 0 for all of the block.
+    // threads: 0 means all threads of the block.
     int (*barrier)(unsigned number, unsigned threads, int kind, int predicate);
-    // Bytes of shared memory at an address of PTX; and the address of what lies in this block's.
+    // Returns the bytes of shared memory at a PTX address. shared_address() is the inverse for this block.
     void *(*shared)(unsigned address, unsigned bytes);
     unsigned (*shared_address)(const void *place);
     unsigned (*map_shared)(unsigned address, unsigned rank);
@@ -93,17 +93,17 @@ struct emulator {
     void (*cluster_wait)(void);
     void (*mbarrier_start)(unsigned address, unsigned arrivals);
     void (*mbarrier_end)(unsigned address);
-    // Announces bytes, then arrives so many times.
+    // Announces bytes, then arrives `arrivals` times.
     void (*mbarrier_arrive)(unsigned address, unsigned arrivals, unsigned bytes);
     int (*mbarrier_test)(unsigned address, unsigned parity, int may_wait);
-    // cp.async: `bytes` are read, `size` are written.
+    // cp.async: reads `bytes` and writes `size`.
     void (*copy)(unsigned to, const void *from, int bytes, int size);
     void (*copy_commit)(void);
     void (*copy_wait)(int groups);
-    // Bulk copies; blocks is a mask of the cluster, 0 for none but this.
+    // Bulk copies. blocks: a mask of the cluster's blocks; 0: only this block.
     void (*load_bulk)(unsigned to, const void *from, unsigned bytes, unsigned barrier);
     void (*send_bulk)(unsigned to, unsigned from, unsigned bytes, unsigned barrier);
-    void (*send)(unsigned to, const void *from, unsigned bytes, unsigned barrier); // of registers
+    void (*send)(unsigned to, const void *from, unsigned bytes, unsigned barrier); // from registers
     void (*load_tensor)(unsigned to, const void *map, const int *at, int rank, unsigned barrier,
                         unsigned blocks);
     void (*store_bulk)(void *to, unsigned from, unsigned bytes, int is_sum);
@@ -112,7 +112,7 @@ struct emulator {
     void (*bulk_wait)(int groups, int is_read);
 };
 
-// What a kernel's shared object says of one kernel, as symbol emulator_of_<name>.
+// Describes one kernel of a shared object, as symbol emulator_of_<name>.
 struct emulator_kernel {
     void (*call)(void **params);
     const unsigned *param_bytes;

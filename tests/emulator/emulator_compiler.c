@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVRTC of the emulated device: g++ makes a shared object of a kernel, which is its "cubin". The sources are
-// preprocessed, translated and compiled in a folder of their own. EMULATOR_CXX names another compiler, EMULATOR_CXXFLAGS
-// more flags (-O2, -g), EMULATOR_KEEP=1 keeps the folder and says where it is.
+// The emulated device's NVRTC. g++ compiles a kernel to a shared object, which is its "cubin". The sources are
+// preprocessed, translated and compiled in a temporary folder. EMULATOR_CXX names another compiler, EMULATOR_CXXFLAGS
+// adds flags (-O2, -g), and EMULATOR_KEEP=1 keeps the folder and prints its path.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -82,7 +82,7 @@ static unsigned hash_file(unsigned hash, const char *path) {
 TSRI_NVRTC_FUNCTIONS(DECLARE)
 #undef DECLARE
 
-// The first processor's name and features: kernels are compiled for it.
+// Hashes the first processor's name and features, because kernels are compiled for this processor.
 static unsigned hash_processor(unsigned hash) {
     static const char *const names[] = {"model", "flags", "CPU ", "Features"};
     struct text text = {0};
@@ -98,8 +98,8 @@ static unsigned hash_processor(unsigned hash) {
     return hash;
 }
 
-// The minor version stands for the emulator's own text, its compiler and the processor, so that no cache gives what another
-// one made.
+// The minor version is a hash of the emulator's own text, its compiler and the processor, so that a cache never serves
+// another one's kernels.
 EXPORT nvrtc_result nvrtcVersion(int *major, int *minor) {
     static const char *const files[] = {"emulator_api.h", "emulator_formats.h",
                                         "emulator_kernel.cuh", "emulator_ptx.cuh",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Barriers in shared memory and what is copied behind the threads' backs. A copy is done at once, or when its wait comes or
-// nothing else moves (EMULATOR_COPIES): a kernel must be right with both. A store has two steps, the reading of shared memory
-// and the writing of memory, as there are two waits.
+// Barriers in shared memory, and asynchronous copies. A copy is done at once, or when a thread waits for it or nothing
+// else can run (EMULATOR_COPIES): a kernel must be right in both cases. A store has two steps, reading shared memory
+// and writing global memory, because there are two waits.
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,11 +10,11 @@
 
 // ---- Barriers in shared memory ----------------------------------------------------------------
 
-// How one lies in its 8 bytes; what was never started has other bits.
+// The 8 bytes of a barrier. Memory that is not an initialised barrier has another mark.
 struct mbarrier {
     unsigned expected : 20, mark : 11, phase : 1;
     unsigned pending : 12;
-    unsigned bytes : 20; // that are announced and have not come, in 16, more than NO_BYTES
+    unsigned bytes : 20; // announced minus arrived, in units of 16, plus NO_BYTES
 };
 enum { MARK = 0x2d3, NO_BYTES = 1 << 19 };
 _Static_assert(sizeof(struct mbarrier) == 8, "8 bytes");
@@ -78,7 +78,7 @@ static int mbarrier_test(unsigned address, unsigned parity, int may_wait) {
     return emulator_mbarrier_is_done(f);
 }
 
-// Of a copy to a block: they count at its barrier.
+// Counts the bytes of a copy to a block at its barrier.
 static void count_bytes(struct block *block, unsigned barrier, unsigned bytes) {
     struct mbarrier *b = find_mbarrier(block, barrier);
     add_bytes(b, -(long)bytes);
@@ -111,7 +111,7 @@ static void copy(unsigned to, const void *from, int bytes, int size) {
 
 static void copy_commit(void) { emulator_device.fiber->copy_group++; }
 
-// All groups but the youngest; -1: what is in no group too.
+// Waits for all but the newest `groups` groups; -1: also for copies without a group.
 static void copy_wait(int groups) {
     struct fiber *f = emulator_device.fiber;
     int done = 0;
@@ -130,14 +130,14 @@ enum kind { LOAD_BULK, SEND_BULK, LOAD_TENSOR, STORE_BULK, STORE_TENSOR };
 struct bulk {
     struct bulk *next;
     enum kind kind;
-    struct fiber *owner; // NULL once it has ended, as all that it stored has been read
+    struct fiber *owner; // NULL after its block has ended, when its stores have been read
     struct block *block;
     unsigned group;
     struct emulator_map map;
     int at[MAP_RANK], is_sum;
     unsigned char *memory;
     unsigned shared, to, bytes, barrier, blocks;
-    unsigned char *data; // of a store that has been read
+    unsigned char *data; // what a store has read
 };
 
 static struct bulk *first, **last = &first;
@@ -205,7 +205,7 @@ static void perform(struct bulk *b) {
     free(b);
 }
 
-// Copies keep no order; stores of one thread do here.
+// Copies have no order, but stores of one thread keep theirs.
 static void order(const struct bulk *given) {
     struct bulk *b = malloc(sizeof *b);
     *b = *given;
@@ -251,7 +251,7 @@ void emulator_copies_drop(void) {
     }
 }
 
-// A block's memory goes when it ends.
+// A block's shared memory is freed when it ends.
 void emulator_copies_check(const struct block *block) {
     for (struct bulk *b = first; b != NULL; b = b->next) {
         if (b->block != block) continue;
@@ -263,7 +263,7 @@ void emulator_copies_check(const struct block *block) {
     }
 }
 
-// ---- Orders of threads ------------------------------------------------------------------------
+// ---- Requests of threads ----------------------------------------------------------------------
 
 static void check_bulk(uintptr_t memory, unsigned shared, unsigned bytes) {
     if (memory % 16 != 0 || shared % 16 != 0 || bytes % 16 != 0 || bytes == 0)
@@ -293,7 +293,7 @@ static void send_bulk(unsigned to, unsigned from, unsigned bytes, unsigned barri
                          .barrier = barrier});
 }
 
-// st.async: what registers hold is read at once, and arrives at once too.
+// st.async: registers are read at once, and the data arrive at once.
 static void send(unsigned to, const void *from, unsigned bytes, unsigned barrier) {
     if (to % bytes != 0) emulator_fail("st.async to 0x%x, no multiple of %u", to, bytes);
     if (to >> SHARED_RANK != barrier >> SHARED_RANK)

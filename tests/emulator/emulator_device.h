@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inside of the emulated device: threads as fibers that switch where they meet, blocks that are alive together, copies
-// that are on their way. One launch runs at a time, on one thread of the host.
+// Internals of the emulated device: threads as fibers that switch where they wait for each other, concurrent blocks,
+// and pending copies. One launch runs at a time, on one thread of the host.
 #ifndef EMULATOR_DEVICE_H
 #define EMULATOR_DEVICE_H
 
@@ -14,15 +14,15 @@ enum {
     MAX_CLUSTER = 16,
     NUM_BARRIERS = 16,
     STACK_BYTES = 256 << 10,
-    SHARED_RANK = 24,    // bits of an address of shared memory within a block
-    SHARED_START = 1024, // of addresses, so that 0 is none
+    SHARED_RANK = 24,    // bits of a shared address within a block
+    SHARED_START = 1024, // the first address, so that 0 is invalid
 };
 
 enum state { READY, AT_WARP, AT_BARRIER, AT_CLUSTER, AT_MBARRIER, POLLING, ENDED };
 
 struct block;
 
-// cp.async that waits to be done.
+// A pending cp.async.
 struct copy {
     void *to;
     const void *from;
@@ -31,29 +31,29 @@ struct copy {
 };
 
 struct fiber {
-    struct emulator_seen seen; // first: what the table's `now` points to
+    struct emulator_seen seen; // first, because the table's `now` points to it
     void *stack_pointer;
     unsigned char *stack;
     struct block *block;
     struct warp *warp;
     enum state state;
-    unsigned mask; // of the lanes that it waits for, with its instruction and what it brings
+    unsigned mask; // the lanes it waits for, with its instruction and operands
     int instruction;
     void *lane;
-    unsigned barrier, mbarrier, parity; // that it waits for
+    unsigned barrier, mbarrier, parity; // what it waits for
     int result;                         // of the barrier
-    unsigned cluster_turn;              // of its last arrival
+    unsigned cluster_turn;              // at its last arrival
     struct copy *copies;
     int num_copies, room;
-    unsigned copy_group, bulk_group; // that is open
+    unsigned copy_group, bulk_group; // the open groups
 };
 
-// A product of a warp that is on its way: a's registers, and where its results go.
+// A pending product of a warp: a's registers, and the places of its results.
 struct product {
     struct product *next;
     unsigned group;
     struct emulator_wgmma lanes[EMULATOR_WARP];
-    float **results; // of every lane
+    float **results; // for every lane
 };
 
 struct warp {
@@ -66,7 +66,7 @@ struct warp {
 };
 
 struct barrier {
-    unsigned threads, arrived, waiting, sum; // of predicates
+    unsigned threads, arrived, waiting, sum; // sum: of predicates
     bool all;
 };
 
@@ -95,8 +95,8 @@ struct launch {
     unsigned static_bytes, dynamic_bytes;
 };
 
-// What copies and products do when nothing forces them: at once, as late as can be, or now this, now that. Late also is
-// the order of warps from the last to the first.
+// When copies and products happen if nothing forces them: at once, as late as possible, or randomly either. LATE also
+// runs warps from the last to the first.
 enum when { EARLY, LATE, MIXED };
 
 struct device {
@@ -104,7 +104,7 @@ struct device {
     enum when when;
     unsigned long long seed;
     const struct launch *launch;
-    struct fiber *fiber; // that runs
+    struct fiber *fiber; // the running fiber
     void *scheduler;     // its stack pointer
     bool has_failed, is_running, is_in_fiber, is_lost;
     char sentence[4096];
@@ -113,20 +113,21 @@ extern struct device emulator_device;
 extern struct emulator emulator_table;
 
 void emulator_device_start(void);
-// 0, or a result of the driver, with the sentence of the device.
+// Returns 0, or a driver result, with the device's sentence.
 int emulator_launch(const struct launch *launch);
 _Noreturn void emulator_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
-// The fiber that runs waits in this state.
+// The running fiber waits in this state.
 void emulator_wait_in(enum state state);
-// A fiber with a stack, and back; its first frame; until it waits or ends.
+// Take and give manage fibers with their stacks. Start prepares the first frame. Resume runs the fiber until it waits
+// or ends.
 struct fiber *emulator_fiber_take(void);
 void emulator_fiber_give(struct fiber *fiber);
 void emulator_fiber_start(struct fiber *fiber);
 void emulator_fiber_resume(struct fiber *fiber);
-// Returns at a failure outside of a fiber too; a fault of memory is a failure.
+// Also returns after a failure outside a fiber. A memory fault counts as a failure.
 void emulator_run_guarded(void (*run)(const struct launch *), const struct launch *launch);
 bool emulator_is_late(void);
-// The bytes of an allocation of global memory around which something was written since the last call, or 0.
+// Returns the size of a global allocation around which something was written since the last call, or 0.
 size_t emulator_memory_damaged(void);
 
 void emulator_warp(unsigned mask, int instruction, void *lane);
@@ -136,7 +137,7 @@ void emulator_thread_ended(struct fiber *fiber);
 void emulator_cluster_arrive(void);
 void emulator_cluster_wait(void);
 
-// Bytes of shared memory, of this block or another of its cluster.
+// Shared memory of this block or another block of its cluster.
 void *emulator_shared(unsigned address, unsigned bytes);
 void *emulator_shared_of(struct block *block, unsigned address, unsigned bytes);
 struct block *emulator_block_of(struct block *block, unsigned address);
@@ -144,7 +145,7 @@ unsigned emulator_shared_address(const void *place);
 unsigned emulator_map_shared(unsigned address, unsigned rank);
 bool emulator_mbarrier_is_done(const struct fiber *fiber);
 void emulator_copies_install(struct emulator *table);
-// One copy that is on its way, if there is any; all of them.
+// Performs one pending copy, if there is any; finish performs all.
 bool emulator_copies_step(void);
 void emulator_copies_finish(void);
 void emulator_copies_drop(void);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA driver of the emulated device, as far as the library uses it: everything is done when it is asked for, but for what
-// a stream captures. EMULATOR_ARCH (90, 80, 86, 120, ...) and EMULATOR_SMS choose the device; EMULATOR_COPIES (early, late or
-// mixed) and EMULATOR_SEED when copies are done and in which order warps run.
+// The emulated device's CUDA driver, as far as the library uses it. Everything runs at once, except work that a stream
+// captures. EMULATOR_ARCH (90, 80, 86, 120, ...) and EMULATOR_SMS select the device. EMULATOR_COPIES (early, late or
+// mixed) and EMULATOR_SEED select when copies are done and in which order warps run.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,7 +38,7 @@ static cu_result error_string(cu_result result, const char **text) {
 
 // ---- The device -------------------------------------------------------------------------------
 
-// What a multiprocessor has, by compute capability (CUDA programming guide, technical specifications).
+// Resources of a multiprocessor by compute capability, from the CUDA programming guide, technical specifications.
 static const struct {
     int first, last, shared_kib, threads;
 } kinds_of_sm[] = {{80, 80, 164, 2048},   {87, 87, 164, 1536},   {90, 90, 228, 2048},
@@ -53,7 +53,7 @@ static int kind_of_sm(void) {
 }
 
 static int shared_of_sm(void) { return kinds_of_sm[kind_of_sm()].shared_kib << 10; }
-static int shared_of_block(void) { return shared_of_sm() - (1 << 10); } // the driver keeps the rest
+static int shared_of_block(void) { return shared_of_sm() - (1 << 10); } // the driver keeps 1 KiB
 
 static cu_result get_count(int *count) { return *count = 1, CU_OK; }
 static cu_result get_device(cu_device *device, int ordinal) {
@@ -93,7 +93,7 @@ static cu_result get_attribute(int *value, cu_device_attribute attribute, cu_dev
 static cu_result retain(cu_context *context, cu_device device) {
     return (void)device, *context = (cu_context)(void *)&some_context, CU_OK;
 }
-// A context that is lost ends here.
+// A lost context ends here.
 static cu_result release(cu_device device) {
     emulator_device.is_lost = false;
     return (void)device, CU_OK;
@@ -110,7 +110,7 @@ static cu_result pop(cu_context *context) {
 static cu_result get_context_device(cu_device *device) { return *device = 0, CU_OK; }
 
 // ---- Streams and graphs -----------------------------------------------------------------------
-// A graph is the list of what was ordered while it was captured, by all streams that took part.
+// A graph is the list of the work that was captured, from all participating streams.
 
 enum step { COPY, SET, LAUNCH, RECORD };
 struct work {
@@ -128,7 +128,7 @@ struct cu_graph_st {
     int is_open;
 };
 struct cu_stream_st {
-    struct cu_graph_st *graph; // that it is captured into, while that is open
+    struct cu_graph_st *graph; // captures into it while it is open
 };
 struct cu_event_st {
     struct timespec time;
@@ -231,7 +231,7 @@ static cu_result elapsed(float *ms, cu_event from, cu_event to) {
           (float)(to->time.tv_nsec - from->time.tv_nsec) * 1e-6f;
     return CU_OK;
 }
-// A graph lives as long as the process: what is executed is the graph itself.
+// Graphs are never freed, and an executable graph is the graph itself.
 static cu_result instantiate(cu_graph_exec *exec, cu_graph graph, unsigned long long flags) {
     return (void)flags, *exec = (cu_graph_exec)(void *)graph, CU_OK;
 }

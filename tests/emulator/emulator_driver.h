@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of the emulated driver: memory, and kernels that are loaded.
+// Parts of the emulated driver: memory and loaded kernels.
 #ifndef EMULATOR_DRIVER_H
 #define EMULATOR_DRIVER_H
 
@@ -13,9 +13,9 @@ cu_result emulator_memory_alloc(cu_pointer *pointer, size_t bytes);
 cu_result emulator_memory_free(cu_pointer pointer);
 
 struct cu_kernel_st {
-    struct cu_kernel_st *next; // of its library
+    struct cu_kernel_st *next; // of the same library
     const struct emulator_kernel *kernel;
-    struct emulator **table; // the object's pointer to the device
+    struct emulator **table; // the object's pointer to the device's table
     char name[64];
     unsigned static_bytes, max_dynamic;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fibers: stacks that are switched between, and what ends a launch from the midst of one, a failure or a fault of memory.
+// Fibers with their own stacks, and what ends a launch inside one: a failure or a memory fault.
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <signal.h>
@@ -23,7 +23,7 @@ __asm__(".text\n.globl emulator_switch\n.hidden emulator_switch\n.type emulator_
         "mov %rsp, (%rdi)\nmov %rsi, %rsp\n"
         "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n"
         ".size emulator_switch, .-emulator_switch\n");
-// The first switch to it returns into `start`.
+// The first switch to the fiber returns into `start`.
 static void *first_frame(unsigned char *stack, void (*start)(void)) {
     void **top = (void **)(void *)(stack + STACK_BYTES - 72);
     memset(top - 8, 0, 64);
@@ -105,7 +105,7 @@ void emulator_fiber_give(struct fiber *fiber) {
 
 // ---- Failures ---------------------------------------------------------------------------------
 
-static sigjmp_buf scheduler_start; // where a failure between two fibers goes
+static sigjmp_buf scheduler_start; // target of a failure outside a fiber
 
 void emulator_fail(const char *format, ...) {
     char what[256];

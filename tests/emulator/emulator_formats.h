@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers of 8 and 16 bits, bit by bit, to nearest even, as the conversions of PTX have them: NaN becomes the one canonical NaN.
-// Read by both compilers.
+// Conversions of 8-bit and 16-bit numbers on their bits, with rounding to nearest even, as PTX defines them: NaN
+// becomes the canonical NaN. Both compilers read this file.
 #ifndef EMULATOR_FORMATS_H
 #define EMULATOR_FORMATS_H
 
@@ -22,12 +22,12 @@ static inline unsigned emulator_to_bf16(float x) {
     return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
-// A format of `mantissa` bits whose exponents have `bias`, without its special values.
+// A format with `mantissa` bits and exponent bias `bias`, without its special values.
 static inline float emulator_widen(unsigned bits, int mantissa, int bias) {
     return emulator_float(bits << (23 - mantissa)) * emulator_float((unsigned)(254 - bias) << 23);
 }
 static inline unsigned emulator_narrow(unsigned magnitude, int mantissa, int bias) {
-    if (magnitude < (unsigned)(128 - bias) << 23) { // the adder rounds to the smallest step
+    if (magnitude < (unsigned)(128 - bias) << 23) { // the addition rounds to the smallest step
         float magic = emulator_float((unsigned)(127 + 23 + 1 - bias - mantissa) << 23);
         return emulator_bits(emulator_float(magnitude) + magic) - emulator_bits(magic);
     }
@@ -60,7 +60,7 @@ static inline float emulator_of_e5m2(unsigned bits) {
     return emulator_float(emulator_bits(x) | (bits & 0x80u) << 24);
 }
 
-// What is too large becomes the largest finite number.
+// Larger values become the largest finite number.
 static inline unsigned emulator_to_fp8(float x, int mantissa, int bias, float largest) {
     unsigned bits = emulator_bits(x), size = bits & 0x7fffffffu, most = emulator_bits(largest);
     if (size > 0x7f800000u) return 0x7f;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The "cubin" of an emulated kernel: this header, and a shared object behind it.
+// The "cubin" of an emulated kernel: this header, followed by a shared object.
 #ifndef EMULATOR_IMAGE_H
 #define EMULATOR_IMAGE_H
 
@@ -11,11 +11,11 @@
 struct emulator_image {
     char magic[12];
     int arch;
-    char source[128]; // its file, for EMULATOR_LOG
-    size_t bytes;     // of the object
+    char source[128]; // its source file, for EMULATOR_LOG
+    size_t bytes;     // of the shared object
 };
 
-// A path in the folder of temporary files that ends in XXXXXX; false where that has no room.
+// Writes a path in the temporary folder that ends in XXXXXX. Returns false if it does not fit.
 bool emulator_temporary(char *path, size_t bytes, const char *name);
 
 #endif

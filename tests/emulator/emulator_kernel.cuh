@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA C for g++, ahead of every emulated kernel: what the language brings. Everything that needs other threads goes
-// through the table `emulator`. emulator_ptx.cuh has the instructions of inline PTX.
+// CUDA C for g++, included before every emulated kernel: the parts of the language. Everything that needs other threads
+// uses the table `emulator`. emulator_ptx.cuh has the instructions of inline PTX.
 #ifndef EMULATOR_KERNEL_CUH
 #define EMULATOR_KERNEL_CUH
 
@@ -109,7 +109,7 @@ __attribute__((visibility("default"))) unsigned emulator_static_bytes(void) {
     return (unsigned)(__stop_emulator_shared - __start_emulator_shared);
 }
 }
-// The block's own, at the place that `slot` has in the section.
+// This block's copy of a static variable, at the same offset as `slot` in the section.
 template <class T> static inline T &emulator_static(T &slot) {
     return *(T *)(emulator->now->static_shared + ((char *)&slot - __start_emulator_shared));
 }
@@ -201,7 +201,7 @@ EMULATOR_VOTES(__reduce_add_sync, unsigned, x, EMULATOR_ADD, y)
 EMULATOR_VOTES(__reduce_min_sync, unsigned, x, EMULATOR_MIN, y)
 EMULATOR_VOTES(__reduce_max_sync, unsigned, x, EMULATOR_MAX, y)
 
-// Threads take turns only where they meet, so that nothing comes between.
+// Atomic, because threads switch only where they wait for each other.
 #define ATOMIC(name, result)                                                                       \
     template <class T, class U> static inline T name(T *at, U x) {                                 \
         const T old = *at, with = (T)x;                                                            \
@@ -217,7 +217,7 @@ ATOMIC(atomicAnd, old &with)
 template <class T, class U> static inline T atomicExch(T *at, U x) {
     T old = *at;
     *at = (T)x;
-    emulator->poll(); // a lock, perhaps
+    emulator->poll(); // this may be a lock
     return old;
 }
 template <class T, class U, class V> static inline T atomicCAS(T *at, U is, V x) {
@@ -324,7 +324,7 @@ template <class T> static inline T __ldcs(const T *at) { return *at; }
 template <class T> static inline void __stcs(T *at, T x) { *at = x; }
 template <class T> static inline void __stcg(T *at, T x) { *at = x; }
 
-// ---- What g++ finds: a place that is no multiple of its type's alignment, an index beyond an array ------
+// ---- Errors that g++ detects: a misaligned address, an index beyond an array -----------------------------
 
 struct emulator_place {
     const char *file;

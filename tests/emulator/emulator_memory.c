@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of the emulated device, and its kernels. An allocation is a mapping between two pages that nobody may touch, and
-// ends where the second begins, but for the 256 bytes that its start is a multiple of. What was never written is NaN; in those
-// of a gibibyte and more, which tests of far offsets hardly touch, it is 0, has no memory behind it and does not count.
+// The emulated device's memory, and its kernels. An allocation is a mapping between two protected pages, and ends at
+// the second page except for its alignment of 256 bytes. Unwritten memory is NaN. Allocations of a gibibyte and more,
+// which tests of far offsets hardly touch, are 0, take no memory and do not count.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -70,7 +70,7 @@ cu_result emulator_memory_alloc(cu_pointer *pointer, size_t bytes) {
     return CU_OK;
 }
 
-// Whether anyone wrote there; it is as before then.
+// Returns whether anything was written there, and restores the contents.
 static bool is_damaged(unsigned char *from, const unsigned char *end) {
     bool result = false;
     for (unsigned char *p = from; p < end; p++) {
@@ -80,7 +80,7 @@ static bool is_damaged(unsigned char *from, const unsigned char *end) {
     return result;
 }
 
-// Between the mapping's pages and the allocation.
+// The margins between the mapping's pages and the allocation.
 static bool has_damaged_margin(const struct allocation *a) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     const bool before = is_damaged(a->mapping + page, a->start);
@@ -143,7 +143,7 @@ static void *open_object(const struct emulator_image *image) {
     return handle;
 }
 
-// EMULATOR_LOG names a file that gets a line for every kernel that is loaded.
+// EMULATOR_LOG names a file that gets one line per loaded kernel.
 static void note_source(const char *source) {
     const char *path = getenv("EMULATOR_LOG");
     FILE *file = path != NULL && *path != '\0' ? fopen(path, "a") : NULL;
@@ -157,7 +157,7 @@ cu_result emulator_library_load(cu_library *library, const void *code, cu_jit_op
                                 void **others, unsigned number) {
     struct emulator_image image;
     (void)options, (void)values, (void)count, (void)more, (void)others, (void)number;
-    memcpy(&image, code, sizeof image.magic); // real machine code may be shorter than the rest
+    memcpy(&image, code, sizeof image.magic); // real machine code may be shorter than the header
     if (strncmp(image.magic, EMULATOR_MAGIC, sizeof image.magic) != 0) return INVALID_IMAGE;
     memcpy(&image, code, sizeof image);
     if (image.arch != emulator_device.arch) return INVALID_IMAGE;

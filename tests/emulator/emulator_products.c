@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensor cores: fragments as PTX lays them out, sums in fp32. Products of a warpgroup are done warp by warp, each for
-// its 16 rows, when they are ordered or when they are waited for.
+// The tensor cores: fragments in PTX's layout, sums in fp32. Each warp of a warpgroup computes its own 16 rows, when a
+// product is issued or when it is waited for.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,7 +90,7 @@ void emulator_do_matrices(struct warp *warp, int instruction) {
 
 // ---- Products of a warp -----------------------------------------------------------------------
 
-// Register r of a (rows g, g + 8; the second half of k behind) holds elements next to each other along k.
+// Register r of a (rows g, then g + 8; then the second half of k) holds neighbouring elements along k.
 static void gather_a(float a[ROWS][MAX_DEPTH], const unsigned *const registers[EMULATOR_WARP],
                      int format, int depth) {
     int bytes = bytes_of(format), each = 4 / bytes, count = depth * bytes / 8;
@@ -103,7 +103,7 @@ static void gather_a(float a[ROWS][MAX_DEPTH], const unsigned *const registers[E
             }
 }
 
-// c (16 x columns) += a b^T; b has a line of `depth` for every column.
+// c (16 x columns) += a b^T. b has a line per k.
 static void multiply(float *c, const float a[ROWS][MAX_DEPTH], const float b[][MAX_COLUMNS],
                      int columns, int depth) {
     for (int row = 0; row < ROWS; row++)
@@ -141,8 +141,8 @@ void emulator_do_mma(struct warp *warp) {
 // ---- Tiles in shared memory, by their descriptors ---------------------------------------------
 
 struct tile {
-    unsigned start, leading, stride; // bytes
-    int swizzle;                     // bytes of a permuted line: 16 for none, 32, 64, 128
+    unsigned start, leading, stride; // in bytes
+    int swizzle;                     // bytes per permuted line: 16 (none), 32, 64 or 128
 };
 
 static struct tile read_descriptor(unsigned long long d) {
@@ -152,15 +152,16 @@ static struct tile read_descriptor(unsigned long long d) {
                          (unsigned)(d >> 32 & 0x3fff) << 4, swizzles[d >> 62]};
 }
 
-// Where byte `at` of a tile is once the pieces of 16 bytes of its lines are permuted by address bits 7 on.
+// The offset of byte `at` of a tile after address bits from 7 on permute the 16-byte pieces of its lines.
 static unsigned permuted(unsigned at, int swizzle) {
     unsigned pieces = (unsigned)swizzle / 16;
     return at ^ ((at >> 7 & (pieces - 1)) << 4);
 }
 
-// Element (mn, k). Lines along k: eight of them are a group of 8 lines of `swizzle` bytes; `stride` on is the next eight
-// of mn; without permutation `leading` on are the next 16 bytes of k. Lines along mn: a line has `swizzle` bytes of mn, eight
-// k are a group, `stride` on is the next eight of k, `leading` on the next line of mn.
+// The offset of element (mn, k). Lines along k: a group is 8 lines of `swizzle` bytes, and the next eight of mn are
+// `stride` further. Without permutation the next 16 bytes of k are `leading` further. Lines along mn: a line has
+// `swizzle` bytes of mn, a group has eight k, the next eight k are `stride` further, and the next line of mn is
+// `leading` further.
 static unsigned place_of(const struct tile *t, int is_mn, int mn, int k, int bytes) {
     unsigned width = (unsigned)t->swizzle, at;
     if (!is_mn) {
@@ -180,13 +181,13 @@ static unsigned place_of(const struct tile *t, int is_mn, int mn, int k, int byt
     return permuted(at, t->swizzle);
 }
 
-// The 16 bytes at a place, `step` floats from one to the next.
+// Widens the 16 bytes at `from` and stores them `step` floats apart.
 static void widen_piece(float *to, int step, const unsigned char *from, int format) {
     const int bytes = bytes_of(format);
     for (int i = 0; i < 16 / bytes; i++) to[i * step] = widen(from + i * bytes, format);
 }
 
-// to[k][mn], `line` floats from one k to the next.
+// Stores to[k][mn], with `line` floats per k.
 static void load_tile(float *to, int line, struct tile t, int is_mn, int first, int count,
                       int depth, int format) {
     const int bytes = bytes_of(format), piece = 16 / bytes;
@@ -238,7 +239,7 @@ static void check_product(const struct emulator_wgmma *x, const struct warp *war
         emulator_fail("wgmma of the shape m64n%dk%d", x->columns, x->depth);
 }
 
-// Products in order: what follows one that waits, waits as well.
+// Products run in order: if one is pending, the following ones wait too.
 void emulator_do_wgmma(struct warp *warp) {
     float *const *results[EMULATOR_WARP];
     const struct emulator_wgmma *first = warp->lanes[0]->lane;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The instructions of inline PTX, by their names: dots and double colons are underscores (emulator_translate_ptx.c). A new one
-// is a new function here.
+// The instructions of inline PTX by their names, with underscores for dots and double colons
+// (emulator_translate_ptx.c). A new instruction needs a new function here.
 #ifndef EMULATOR_PTX_CUH
 #define EMULATOR_PTX_CUH
 
@@ -48,7 +48,7 @@ template <class T, class S> static inline void ptx_put(T *to, const S &x) {
         __builtin_memcpy(to, &narrow, sizeof(T));
     }
 }
-// Who waits for another's store asks again and again.
+// A thread that waits for another's store polls.
 template <ptx_space space, class T, int N, int is_ordered, class D, class A>
 static inline void ptx_ld(D &x, A at) {
     static_assert(N == 1, "one element");
@@ -169,7 +169,7 @@ template <class D> static inline void ptx_prmt_b32(D &d, unsigned a, unsigned b,
 
 // ---- Arithmetic -------------------------------------------------------------------------------
 
-// Operations on subnormal numbers take them for zero with .ftz, and give zero.
+// With .ftz, subnormal operands and results become zero.
 static inline float ptx_flush(float x) {
     return (emulator_bits(x) & 0x7f800000u) == 0 ? copysignf(0, x) : x;
 }
@@ -245,7 +245,7 @@ template <class D> static inline void ptx_cvt_rn_tf32_f32(D &d, float x) {
     __builtin_memcpy(&d, &bits, sizeof bits);
 }
 template <class D>
-static inline void ptx_cvt_rna_tf32_f32(D &d, float x) { // ties go away from zero
+static inline void ptx_cvt_rna_tf32_f32(D &d, float x) { // ties round away from zero
     unsigned bits = emulator_bits(x);
     if (x == x && fabsf(x) < emulator_float(0x7f800000u)) bits = (bits + 0x1000) & ~0x1fffu;
     __builtin_memcpy(&d, &bits, sizeof bits);
@@ -284,7 +284,7 @@ static inline void ptx_barrier_cluster_wait_acquire_aligned(void) { emulator->cl
 static inline void ptx_barrier_cluster_arrive_aligned(void) { emulator->cluster_arrive(); }
 static inline void ptx_barrier_cluster_wait_aligned(void) { emulator->cluster_wait(); }
 
-// Threads take turns and see what was stored.
+// Fences do nothing, because threads run one at a time and see all stores.
 static inline void ptx_fence_proxy_async(void) {}
 static inline void ptx_fence_proxy_async_shared_cta(void) {}
 static inline void ptx_fence_proxy_async_global(void) {}

@@ -166,7 +166,7 @@ static inline void ptx_wgmma_order(const ptx_pack<float, R> &d, struct emulator_
     lane->depth = K;
     emulator->warp(0xffffffffu, EMULATOR_WGMMA, lane);
 }
-// Both operands in shared memory, or a in registers; formats of 8 bits have their lines along k alone.
+// Both operands are in shared memory, or a is in registers. 8-bit formats have lines along k only.
 #define PTX_WGMMA(name, format_a, format_b)                                                        \
     template <int M, int N, int K, int R>                                                          \
     static inline void ptx_wgmma_mma_async_sync_aligned_f32_##name(                                \

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A launch: as many blocks as fit on the device's multiprocessors are alive together, each thread a fiber. A warp's
-// lanes run one after the other until all wait; then the next warp's, then the next block's. When nothing moves any more, a
-// copy that is on its way comes; when none is, the launch has come to a standstill and says so.
+// Runs a launch. As many blocks as fit on the device's multiprocessors run concurrently, and each thread is a fiber.
+// The lanes of a warp run one after the other until all wait; then the next warp runs, then the next block. If nothing
+// can run, a pending copy is performed; if there is none, the launch has come to a standstill and reports it.
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static void fail_sentence(const char *sentence) { emulator_fail("%s", sentence);
 
 // ---- Blocks -----------------------------------------------------------------------------------
 
-// Its end is the end of a mapping, but for the alignment of its start. What nobody wrote is NaN.
+// The memory ends at the end of a mapping, except for its alignment. Unwritten memory is NaN.
 static void map_shared(struct block *block, const struct launch *l) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE),
            dynamic_at = (l->static_bytes + 1023u) / 1024 * 1024;
@@ -124,7 +124,7 @@ static bool may_run(struct fiber *f, bool is_first) {
     return f->state == AT_MBARRIER && emulator_mbarrier_is_done(f);
 }
 
-// Whether anything moved.
+// Runs a warp's lanes. Returns whether any thread made progress.
 static bool run_warp(struct warp *warp) {
     bool has_moved = false, is_on = true;
     for (bool is_first = true; is_on && !emulator_device.has_failed; is_first = false) {
@@ -154,7 +154,7 @@ static bool run_cluster(struct cluster *cluster) {
     return has_moved;
 }
 
-// Who waits for what, of the first cluster.
+// Describes which threads of the first cluster wait for what.
 static void say_standstill(struct cluster *cluster, char *text, size_t bytes) {
     static const char *const states[] = {"ready",       "at an instruction of their warp",
                                          "at barrier",  "at the cluster's barrier",
@@ -233,7 +233,7 @@ static void run(const struct launch *l) {
     if (!emulator_device.has_failed) emulator_copies_finish();
 }
 
-// A failure outside of a thread leaves run() where it is.
+// Frees what run() left after a failure outside a thread.
 static void clean_up(void) {
     emulator_copies_drop();
     while (num_alive > 0) end_cluster(alive[--num_alive]);

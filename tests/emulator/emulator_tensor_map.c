@@ -8,9 +8,9 @@ static const char magic[8] = "EMUL-MAP";
 struct packed {
     char magic[8];
     uint64_t data;
-    uint32_t most[MAP_RANK]; // sizes less 1
+    uint32_t most[MAP_RANK]; // sizes minus 1
     uint64_t stride[MAP_RANK];
-    uint8_t box[MAP_RANK]; // less 1
+    uint8_t box[MAP_RANK]; // minus 1
     uint8_t rank, element_bytes, is_f32, is_tf32, is_swizzled;
 };
 _Static_assert(sizeof(struct packed) <= MAP_BYTES, "it fits");
@@ -66,7 +66,7 @@ unsigned emulator_map_bytes(const struct emulator_map *map) {
     return bytes;
 }
 
-// The start of a line of the box in memory, from the tensor's column 0 on; NULL beyond the tensor.
+// The address of a line of the box in memory, at the tensor's column 0; NULL outside the tensor.
 static unsigned char *find_line(const struct emulator_map *map, const int *at, unsigned line) {
     unsigned char *place = map->data;
     for (int i = 1; i < map->rank; i++) {
@@ -78,7 +78,7 @@ static unsigned char *find_line(const struct emulator_map *map, const int *at, u
     return place;
 }
 
-// To 11 bits, the nearest, ties to even; what is not finite stays.
+// Rounds to the nearest 11-bit number, ties to even. Infinities and NaN stay.
 static void round_line(unsigned char *line, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
         uint32_t x;

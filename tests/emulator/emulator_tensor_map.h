@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor maps: what cuTensorMapEncodeTiled writes into 128 bytes, and boxes by them.
+// Tensor maps: the 128 bytes that cuTensorMapEncodeTiled writes, and the boxes that they describe.
 #ifndef EMULATOR_TENSOR_MAP_H
 #define EMULATOR_TENSOR_MAP_H
 
@@ -14,12 +14,13 @@ struct emulator_map {
     int rank, element_bytes, is_f32, is_tf32, is_swizzled;
 };
 
-// 0 where the driver would refuse.
+// Returns 0 if the driver would refuse it.
 int emulator_map_pack(void *to, const struct emulator_map *map);
-// NULL, or what is wrong with it.
+// Returns NULL, or what is wrong with it.
 const char *emulator_map_unpack(const void *from, int rank, struct emulator_map *map);
-unsigned emulator_map_bytes(const struct emulator_map *map); // of a box
-// The box at `at`: what lies beyond the tensor is zero, and is not written, but for the rest of 16 bytes that begin inside.
+unsigned emulator_map_bytes(const struct emulator_map *map); // per box
+// The box at `at`. Elements beyond the tensor read as zero and are not written, except for the rest of a 16-byte piece
+// that begins inside it.
 void emulator_map_read(const struct emulator_map *map, const int *at, unsigned char *data);
 void emulator_map_write(const struct emulator_map *map, const int *at, const unsigned char *data,
                         int is_sum);

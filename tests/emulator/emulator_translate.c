@@ -50,14 +50,14 @@ static const char *skip_space(const char *at) {
     return at;
 }
 
-// Behind a literal of characters that starts here.
+// Returns the end of the literal that starts here.
 static const char *skip_literal(const char *at) {
     char quote = *at++;
     while (*at != '\0' && *at != quote) at += at[0] == '\\' && at[1] != '\0' ? 2 : 1;
     return *at != '\0' ? at + 1 : at;
 }
 
-// The first of `ends` outside of parentheses and literals, from here on.
+// Finds the first of `ends` outside parentheses and literals.
 static const char *find_end(const char *at, const char *ends) {
     int depth = 0;
     while (*at != '\0') {
@@ -80,7 +80,7 @@ static bool starts_with(const char *at, const char *word) {
 
 // ---- asm --------------------------------------------------------------------------------------
 
-// Literals next to each other, without their escapes.
+// Reads adjacent string literals and resolves their escapes.
 static const char *read_literals(const char *at, struct text *code) {
     for (at = skip_space(at); *at == '"'; at = skip_space(at)) {
         const char *end = skip_literal(at);
@@ -175,7 +175,7 @@ static const char *translate_shared(struct scan *s, const char *at, bool is_exte
     return end + 1;
 }
 
-// The name is the word ahead of the first parenthesis.
+// The name is the word before the first parenthesis.
 static void note_kernel(struct scan *s, const char *at) {
     const char *end = strchr(at, '('), *name;
     if (end == NULL || s->num_kernels == 16) return;
@@ -184,7 +184,7 @@ static void note_kernel(struct scan *s, const char *at) {
     snprintf(s->kernels[s->num_kernels++], 64, "%.*s", (int)(end - name), name);
 }
 
-// A word that means something; where it ends, or NULL for an ordinary one.
+// Translates a special word and returns its end, or NULL for an ordinary word.
 static const char *translate_word(struct scan *s, const char *at) {
     if (starts_with(at, "asm")) {
         const char *end = translate_asm(s, at + 3);
@@ -207,7 +207,7 @@ int emulator_translate(const char *source, struct text *result, char problem[256
         const char *end = NULL;
         if (*s.at == '"' || *s.at == '\'') {
             end = skip_literal(s.at);
-        } else if (*s.at == '#') { // a line of the preprocessor
+        } else if (*s.at == '#') { // a preprocessor line
             end = s.at + strcspn(s.at, "\n");
         } else if (is_word(*s.at)) {
             const char *next = translate_word(&s, s.at);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA C, preprocessed, to C++ for the host: what g++ does not know becomes calls of emulator_kernel.cuh and emulator_ptx.cuh.
-// Inline PTX is taken at its word: each instruction becomes a call of a function of its name, so that the very text that runs
-// on a GPU is what is checked.
+// Translates preprocessed CUDA C to C++ for the host: what g++ does not know becomes calls to emulator_kernel.cuh and
+// emulator_ptx.cuh. Inline PTX is translated literally: each instruction becomes a call of a function with its name, so
+// that the test checks the same text that runs on a GPU.
 #ifndef EMULATOR_TRANSLATE_H
 #define EMULATOR_TRANSLATE_H
 
 #include <stddef.h>
 
-// Text that grows.
+// A growing string.
 struct text {
     char *data;
     size_t length, room;
@@ -15,10 +15,10 @@ struct text {
 void text_add(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void text_add_bytes(struct text *text, const char *bytes, size_t length);
 
-// 0, or a sentence in `problem`.
+// Returns 0, or nonzero with a sentence in `problem`.
 int emulator_translate(const char *source, struct text *result, char problem[256]);
 
-// The statements of one asm: its text, unescaped, and its operands.
+// The statements of one asm: its unescaped text, and its operands.
 struct ptx_operand {
     char constraint[8];
     const char *expression;

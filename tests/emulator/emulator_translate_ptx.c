@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One asm becomes a block of C++: operands are bound to names, registers are declared, instructions become calls,
-// labels and branches stay. mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, ...} is a call of
-// ptx_mma_sync_aligned_row_col_f32_bf16_bf16_f32<16, 8, 16>(ptx_list(ptx0, ptx1, ...), ...). Loads and stores go through
-// functions that take their space, their type and the number of elements as template arguments.
+// Translates one asm to a block of C++: operands get names, registers are declared, instructions become calls, and
+// labels and branches stay. mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, ...} becomes a call of
+// ptx_mma_sync_aligned_row_col_f32_bf16_bf16_f32<16, 8, 16>(ptx_list(ptx0, ptx1, ...), ...). Loads and stores call
+// functions with their space, type and number of elements as template arguments.
 #include <ctype.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -153,7 +153,7 @@ static int translate_operand(struct parse *p, struct text *to) {
         return -1;
     }
     skip_space(p);
-    if (*p->at == '+') { // of an address
+    if (*p->at == '+') { // an offset to an address
         p->at++;
         text_add(to, " + ");
         return translate_operand(p, to);
@@ -174,7 +174,7 @@ static bool is_any(const char *part, const char *const *words) {
     return false;
 }
 
-// "ld.shared::cta.v4.u32": ptx_ld<PTX_SHARED, unsigned, 4, order>.
+// "ld.shared::cta.v4.u32" becomes ptx_ld<PTX_SHARED, unsigned, 4, order>.
 static int name_access(char parts[MAX_PARTS][MAX_NAME], int count, struct text *to) {
     static const char *const spaces[] = {"shared", "shared::cta", "shared::cluster", NULL};
     static const char *const orders[] = {"volatile", "acquire", "release", "acq_rel",
@@ -200,7 +200,7 @@ static int name_access(char parts[MAX_PARTS][MAX_NAME], int count, struct text *
     return 0;
 }
 
-// The name of the function: shapes as m64n128k16 become template arguments, modifiers of caches go.
+// The function's name: shapes such as m64n128k16 become template arguments, and cache modifiers are dropped.
 static int name_function(const char *opcode, struct text *to) {
     char parts[MAX_PARTS][MAX_NAME];
     int count = 0, m = 0, n = 0, k = 0;
@@ -210,7 +210,7 @@ static int name_function(const char *opcode, struct text *to) {
         snprintf(parts[count], MAX_NAME, "%.*s", (int)length, at);
         at += length + (at[length] == '.');
     }
-    const int is_async = count > 1 && strcmp(parts[1], "async") == 0; // counts at a barrier
+    const int is_async = count > 1 && strcmp(parts[1], "async") == 0; // arrives at a barrier
     if (is_any(parts[0], accesses) && !is_async) return name_access(parts, count, to);
     text_add(to, "ptx");
     for (int i = 0; i < count; i++) {
@@ -280,7 +280,7 @@ static int translate_instruction(struct parse *p) {
     return *p->at == ';' ? p->at++, 0 : -1;
 }
 
-// An asm without instructions keeps the compiler from something; what it gives out is anything.
+// An asm without instructions is a compiler barrier. Its outputs may have any values.
 static void forget_outputs(struct parse *p) {
     for (int i = 0; i < p->ptx->num_outputs; i++)
         if (p->ptx->operands[i].constraint[0] == '=') text_add(&p->body, "ptx_forget(ptx%d); ", i);

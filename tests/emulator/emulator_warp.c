@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where threads meet: instructions of a warp, barriers of a block, the cluster's barrier; and addresses of shared memory.
+// Where threads wait for each other: a warp's instructions, a block's barriers, and the cluster's barrier. Also
+// addresses of shared memory.
 #include <string.h>
 
 #include "emulator_device.h"
@@ -74,13 +75,13 @@ static void do_instruction(struct warp *warp, unsigned mask, int instruction) {
     case EMULATOR_WGMMA_COMMIT: warp->product_group++; break;
     case EMULATOR_WGMMA_WAIT:
         emulator_do_wgmma_wait(warp, ((struct emulator_wait *)warp->lanes[0]->lane)->number);
-        warp->is_fenced = false; // the results may be read and written now
+        warp->is_fenced = false; // the results may now be read and written
         break;
     default: emulator_do_matrices(warp, instruction); break;
     }
 }
 
-// Once all lanes of the mask that still run are there.
+// Runs the instruction when all running lanes of the mask have reached it.
 static bool try_instruction(struct warp *warp, unsigned mask, int instruction) {
     unsigned needed = mask & ~warp->ended;
     if ((warp->waits & needed) != needed) return false;
@@ -192,7 +193,7 @@ void emulator_cluster_wait(void) {
     if (f->cluster_turn == f->block->cluster->turn) emulator_wait_in(AT_CLUSTER);
 }
 
-// Who has ended is waited for no more.
+// Nobody waits for a thread that has ended.
 void emulator_thread_ended(struct fiber *fiber) {
     struct block *block = fiber->block;
     struct cluster *cluster = block->cluster;
@@ -206,7 +207,7 @@ void emulator_thread_ended(struct fiber *fiber) {
 
 // ---- Shared memory ----------------------------------------------------------------------------
 
-// Addresses without a rank are the block's own.
+// An address without a rank belongs to this block.
 struct block *emulator_block_of(struct block *block, unsigned address) {
     unsigned rank = address >> SHARED_RANK;
     if (rank == 0) return block;
@@ -234,7 +235,7 @@ void *emulator_shared(unsigned address, unsigned bytes) {
 unsigned emulator_shared_address(const void *place) {
     const struct block *block = emulator_device.fiber->block;
     const unsigned char *at = place;
-    // One beyond the end is no mistake yet.
+    // A pointer to the end is still allowed.
     if (at < block->shared || at > block->shared + block->shared_bytes)
         emulator_fail("a pointer that is not to shared memory becomes an address of it");
     return (unsigned)(at - block->shared) + SHARED_START;
