@@ -42,8 +42,8 @@ static void draw_sizes(struct rng *rng, struct op_case *c) {
 
 // ---- The functions as F(x): x F(x) ------------------------------------------------------------
 
-// What evaluation goes through at x: the tail F(-|x|), the slope |x F'(x)|, and the number of u
-// that the tail loses to the rounding of its exponent.
+// The parts of the evaluation at x: the tail F(-|x|), the slope |x F'(x)|, and the number of u that
+// the tail loses to the rounding of its exponent.
 struct parts {
     double tail, slope, loss;
 };
@@ -64,9 +64,8 @@ static struct parts parts_of(tsr_activation kind, double x) {
                           kind == TSR_ACTIVATION_GELU_TANH ? 4 * s : 2 * s};
 }
 
-// act(x) factor = max(x, 0) factor - |x| tail factor. Products below the normal numbers lose a part
-// of the smallest one, times the factor.
-// Of the tail 16 bits lose `eighth` besides.
+// act(x) factor = max(x, 0) factor - |x| tail factor. Subnormal products lose a part of the smallest
+// normal number, times the factor. 16-bit results also lose the share `eighth` of the tail.
 static double value_bound(const struct parts *at, double x, double value, double factor,
                           double eighth) {
     double tail = fmin(fabs(x), 150) * at->tail * fabs(factor);
@@ -94,7 +93,7 @@ static tsr_status forward_call(tsr_context *ctx, const struct op_case *c, const 
                                    : tsr_activation_forward(ctx, &args);
 }
 
-// exp counts as 10, a division as 1; gelu has a rational function besides.
+// exp counts as 10, a division as 1; gelu also has a rational function.
 static double flops_per_element(const struct op_case *c) {
     switch (kind_of(c)) {
     case TSR_ACTIVATION_GELU: return 36;
@@ -159,8 +158,8 @@ static const struct edge_case forward_edges[] = {
     {0},
 };
 
-// FILL_SPECIAL: x over the whole range where the tail is above the smallest number, and beyond. FILL_HUGE: so beside huge
-// factors, where it is gated.
+// FILL_SPECIAL: x over the whole range where the tail is not 0, and somewhat beyond. FILL_HUGE with a gate: the same x,
+// with huge factors.
 static bool fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
                  double *values) {
     bool is_gated = c->is_present[spec_slot(c->spec, "up")];

@@ -64,7 +64,7 @@ static tsr_status call(tsr_context *ctx, const struct op_case *c, const char *va
 
 static double flops(const struct op_case *c) { return 15 * c->param[ROWS] * c->param[COLS]; }
 
-// Beside a master, param is only written.
+// With a master, param is only written.
 static double bytes(const struct op_case *c) {
     double param = (double)tsr_dtype_bytes(case_slot_dtype(c, PARAM));
     double grad = (double)tsr_dtype_bytes(case_slot_dtype(c, GRAD));
@@ -91,7 +91,7 @@ static void randomize(struct rng *rng, struct op_case *c) {
     c->is_present[MASTER] = rng_chance(rng, 0.4);
 }
 
-// v is a mean of squares. 0 stays possible through FILL_ZERO.
+// v is a mean of squares, so it is positive; only FILL_ZERO makes it 0.
 static bool fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
                  double *values) {
     if (slot != V || fill == FILL_ZERO) return false;
@@ -102,8 +102,8 @@ static bool fill(struct rng *rng, const struct op_case *c, int slot, enum edge_f
     return true;
 }
 
-// What the step did to an element, from its outcome: beta1 m and beta2 v are the new moments
-// without the gradient's share.
+// The step of an element, from its results: beta1 m and beta2 v are the new moments minus the
+// gradient's share.
 struct parts {
     double m_error, v_error, quotient, quotient_error;
 };
@@ -124,7 +124,7 @@ static struct parts parts_of(const struct op_case *c, double grad, double m, dou
     at.quotient_error = left <= 0 ? INFINITY
                                   : rate / left * (at.m_error + fabs(m) * error / denominator) +
                                         4 * u32 * fabs(at.quotient) + 0x1p-147;
-    if (v >= 0x1.fffffp127) at.quotient_error += fabs(at.quotient); // +inf in fp32: nothing added
+    if (v >= 0x1.fffffp127) at.quotient_error += fabs(at.quotient); // v may be +inf, the quotient 0
     return at;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cast for verify, bench, apply and report. The case's dtype is x's; parameters name y's, and for x
-// the formats that are no case's dtype.
+// Cast for verify, bench, apply and report. The case's dtype is x's. Parameters name y's dtype, and
+// dtypes of x that a case cannot have.
 #include <math.h>
 
 #include "specs/spec.h"
@@ -76,12 +76,12 @@ static void randomize(struct rng *rng, struct op_case *c) {
     c->param[SCALE] = ldexp(c->param[SCALE], (int)rng_int(rng, -12, 12));
 }
 
-// FILL_SPECIAL: magnitudes of every exponent that x's dtype has, and the midpoints of y's dtype
-// beside them: ties, subnormals, the last values before overflow.
+// FILL_SPECIAL: magnitudes with every exponent of x's dtype, and the midpoints of y's dtype near them:
+// ties, subnormals, the last values before overflow.
 static bool fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
                  double *values) {
     if (slot != 0 || fill != FILL_SPECIAL) return false;
-    static const int digits[] = {8, 11, 24, 4, 3, 53}; // of to_dtypes
+    static const int digits[] = {8, 11, 24, 4, 3, 53}; // in the order of to_dtypes
     for (int64_t i = 0; i < (int64_t)c->param[ROWS] * (int64_t)c->param[COLS]; i++) {
         int exponent = (int)rng_int(rng, 0, 3) == 0 ? (int)rng_int(rng, -149, 127)
                                                     : (int)rng_int(rng, -28, 16);
@@ -94,13 +94,14 @@ static bool fill(struct rng *rng, const struct op_case *c, int slot, enum edge_f
     return true;
 }
 
-// Exact but for the product, which is rounded to fp32 unless a side is f64. NaN: a NaN that the scale makes, of either sign.
+// Exact except for the product, which is rounded to fp32 unless x or y is f64. The bound is NaN for a NaN that the scale
+// makes: it may have either sign.
 static void bound(const struct op_case *c, int slot, double *bound) {
     int64_t numel = (int64_t)c->param[ROWS] * (int64_t)c->param[COLS];
     const double *x = c->tensor[0].data, *y = c->tensor[slot].data;
     bool is_exact = c->param[HAS_SCALE] == 0 || c->param[FROM] == 3 || c->param[TO] == 5;
     for (int64_t i = 0; i < numel; i++) {
-        bool is_kept = is_exact || isnan(x[i]); // y is x, or x times the scale in f64
+        bool is_kept = is_exact || isnan(x[i]); // y is exactly x, or x times the scale in f64
         bound[i] = is_kept ? 0 : 0x1p-24 * fabs(y[i]) + 0x1p-150;
         if (isnan(y[i]) && !isnan(x[i])) bound[i] = NAN;
     }

@@ -7,7 +7,7 @@
 static const double u32 = 0x1p-24; // unit roundoff of fp32
 
 static const struct param_spec params[] = {
-    {"rows", "tokens, each with a loss of its own", PARAM_SIZE, 1024, NULL},
+    {"rows", "tokens, each with its own loss", PARAM_SIZE, 1024, NULL},
     {"vocab", "classes", PARAM_SIZE, 50257, NULL},
     {"label_smoothing", "share of the target spread over all classes", PARAM_REAL, 0, NULL,
      PARAM_FLOAT},
@@ -40,7 +40,7 @@ static void randomize(struct rng *rng, struct op_case *c) {
     c->is_present[FOURTH] = true;
 }
 
-// A class, or one time in eight ignore_index; FILL_SPECIAL ignores every row.
+// Targets are classes, one in eight is ignore_index; FILL_SPECIAL ignores every row.
 static bool fill_targets(struct rng *rng, const struct op_case *c, enum edge_fill fill,
                          double *values) {
     int64_t vocab = (int64_t)c->param[1];
@@ -200,7 +200,7 @@ static tsr_status backward_call(tsr_context *ctx, const struct op_case *c, const
 // Two differences, an exponential (10), a multiplication.
 static double backward_flops(const struct op_case *c) { return 13 * c->param[0] * c->param[1]; }
 
-// Rows as they come; or, each one time in two, with a common offset of any size, and with one class far above the others.
+// Ordinary rows; half of them have a common offset of any size, and half have one class far above the others.
 static void fill_backward_logits(struct rng *rng, const struct op_case *c, double *values) {
     int64_t rows = (int64_t)c->param[0], vocab = (int64_t)c->param[1];
     double digits = c->dtype == TSR_F16 ? 0x1p-10 : c->dtype == TSR_BF16 ? 0x1p-7 : 0x1p-22;
@@ -216,7 +216,7 @@ static void fill_backward_logits(struct rng *rng, const struct op_case *c, doubl
     }
 }
 
-// A class as fill_targets has it, or with the same chance the largest logit's.
+// Targets of fill_targets; half of them are replaced by the class of the largest logit.
 static void fill_backward_targets(struct rng *rng, const struct op_case *c, double *values) {
     int64_t rows = (int64_t)c->param[0], vocab = (int64_t)c->param[1];
     const double *x = c->tensor[LOGITS].data;
@@ -230,7 +230,7 @@ static void fill_backward_targets(struct rng *rng, const struct op_case *c, doub
     }
 }
 
-// lse is that of the logits. dloss is finite or NaN.
+// lse is the logits' own. dloss is finite or NaN.
 static bool backward_fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
                           double *values) {
     int64_t rows = (int64_t)c->param[0], vocab = (int64_t)c->param[1];
@@ -254,7 +254,7 @@ static bool backward_fill(struct rng *rng, const struct op_case *c, int slot, en
     return true;
 }
 
-// The bound in tessera/cross_entropy.h, and what underflows.
+// The bound in tessera/cross_entropy.h, plus underflow.
 static void backward_bound(const struct op_case *c, int slot, double *bound) {
     int64_t rows = (int64_t)c->param[0], vocab = (int64_t)c->param[1];
     const double *x = c->tensor[LOGITS].data, *lse = c->tensor[LSE_OR_LOSS].data;

@@ -32,7 +32,7 @@ static void infer_sizes(struct op_case *c, const tsr_tensor *ids, const tsr_tens
     c->param[2] = wide->ndim > 0 ? (double)wide->shape[wide->ndim - 1] : 0;
 }
 
-// Half of the ids from a few values: some rows are hit often, most once or never.
+// Half of the ids come from a few values, so some rows occur often, most once or never.
 static bool fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
                  double *values) {
     if (slot != IDS) return false;
@@ -40,7 +40,7 @@ static bool fill(struct rng *rng, const struct op_case *c, int slot, enum edge_f
     for (int64_t t = 0; t < tokens; t++) {
         int64_t id = rng_int(rng, 0, vocab - 1);
         if (rng_chance(rng, 0.5)) id %= 7;
-        values[t] = (double)(fill == FILL_SPECIAL ? vocab - 1 : id); // one id throughout
+        values[t] = (double)(fill == FILL_SPECIAL ? vocab - 1 : id); // special: always one id
     }
     return true;
 }
@@ -94,7 +94,7 @@ static double forward_flops(const struct op_case *c) {
     return 0;
 }
 
-// Each token's row once in and once out, and the ids.
+// Reads and writes each token's row once, and reads the ids.
 static double forward_bytes(const struct op_case *c) {
     return c->param[0] * (4 + 2 * c->param[2] * (double)tsr_dtype_bytes(c->dtype));
 }
@@ -154,7 +154,7 @@ static int backward_shape(const struct op_case *c, int slot, int64_t *shape) {
     return slot == IDS ? 1 : 2;
 }
 
-// The vocabulary is that of dweight where the call adds to it, else the parameter.
+// If the call adds to dweight, dweight gives the vocabulary, else the parameter does.
 static bool backward_infer(struct op_case *c) {
     const tsr_tensor *ids = &c->tensor[IDS], *dy = &c->tensor[TABLE_OR_ROWS];
     if (ids->ndim != 1 || dy->ndim != 2) return false;
@@ -178,8 +178,8 @@ static tsr_status backward_call(tsr_context *ctx, const struct op_case *c, const
 
 static double backward_flops(const struct op_case *c) { return c->param[0] * c->param[2]; }
 
-// dy and ids in; dweight out, or where it accumulates the rows that occur (at most one a
-// token) twice.
+// Reads dy and ids and writes dweight; with accumulate it reads and writes only the rows that occur, at
+// most one per token.
 static double backward_bytes(const struct op_case *c) {
     double table_bytes = (double)tsr_dtype_bytes(case_slot_dtype(c, OUT));
     double rows = case_int(c, "accumulate") ? 2 * fmin(c->param[0], c->param[1]) : c->param[1];
@@ -193,7 +193,7 @@ static void backward_randomize(struct rng *rng, struct op_case *c) {
     c->param[4] = rng_chance(rng, 0.3) ? (double)rng_int(rng, 0, (int64_t)c->param[1] - 1) : -1;
 }
 
-// n u sum |dy| for n occurrences, and with `accumulate` one addition more, to a value of at most
+// n u sum |dy| for n occurrences. `accumulate` adds one addition, to a value of at most
 // |result| + sum |dy|.
 static void backward_bound(const struct op_case *c, int slot, double *bound) {
     int64_t tokens = (int64_t)c->param[0], vocab = (int64_t)c->param[1],

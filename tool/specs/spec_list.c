@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every operation that the tool knows, and who is found among them by name. A new one: its declaration and its line, here.
+// The list of all operations of the tool, and the search by name. To add an operation, declare its spec and add its line
+// here.
 #include "specs/spec.h"
 
 #include <stdio.h>

@@ -5,7 +5,7 @@
 
 #include "specs/spec_matmul.h"
 
-// Of a and b: that of the case, or these, beside which it is c's.
+// The dtypes of a and b: the case's, or one of these; the case's dtype is then c's.
 static const char *const fp8_names[] = {"none", "e4m3", "e5m2", "e4m3_e5m2", "e5m2_e4m3", NULL};
 static const tsr_dtype fp8_dtypes[][2] = {{TSR_DTYPE_NONE, TSR_DTYPE_NONE},
                                           {TSR_E4M3, TSR_E4M3},
@@ -32,14 +32,15 @@ static const struct param_spec forward_params[] = {
     SIZE_PARAMS,
     {"accumulate", "add to c, which is f32", PARAM_FLAG, 0, NULL},
     {"alpha", "factor of the product", PARAM_REAL, 1, NULL, PARAM_FLOAT},
-    {"fp8", "dtypes of a and b, where --dtype is c's", PARAM_CHOICE, 0, fp8_names},
-    {"block_scales", "scales of 1 x 128 of a, 128 x 128 of b", PARAM_FLAG, 0, NULL, SOURCE_TENSORS},
+    {"fp8", "dtypes of a and b; --dtype is then c's", PARAM_CHOICE, 0, fp8_names},
+    {"block_scales", "scales for 1 x 128 of a, 128 x 128 of b", PARAM_FLAG, 0, NULL,
+     SOURCE_TENSORS},
     {"fast_accumulate", "leave sums of fp8 to tensor cores", PARAM_FLAG, 0, NULL},
-    {"math", "what products of f32 may do: tsr_matmul_math", PARAM_CHOICE, 0, math_names},
+    {"math", "accuracy of f32 products: tsr_matmul_math", PARAM_CHOICE, 0, math_names},
     {0},
 };
 
-// (rows, cols), or (cols, rows) when transposed, after the batch dimension where there is one.
+// (rows, cols), or (cols, rows) if transposed, after the batch dimension if there is one.
 static int matrix_shape(const struct op_case *c, int rows, int cols, bool is_transposed,
                         bool is_shared, int64_t *shape) {
     int ndim = 0;
@@ -88,7 +89,7 @@ static bool infer_forward(struct op_case *c) {
 }
 
 static void randomize_product(struct rng *rng, struct op_case *c) {
-    enum { MOST = 600000 }; // multiplications, for the oracle's sake
+    enum { MOST = 600000 }; // multiplications, because the oracle is slow
     c->param[BATCH] = rng_chance(rng, 0.7) ? 1 : (double)rng_int(rng, 0, 5);
     do
         for (int i = M; i <= K; i++) c->param[i] = (double)rng_dim(rng, i == K ? 2000 : 400);
@@ -113,7 +114,7 @@ static const struct slot_spec forward_slots[] = {
     {0},
 };
 
-// Those of a are rows x blocks, those of b blocks x blocks, in the directions of their operands.
+// The shape of scales: rows x blocks for a, blocks x blocks for b, transposed like their operands.
 static int scale_shape(const struct op_case *c, int slot, int64_t *shape) {
     shape[0] = 1;
     if (!is(c, BLOCK_SCALES)) return 1;
@@ -169,7 +170,7 @@ static double forward_flops(const struct op_case *c) {
     return 2 * products(c) * (c->is_present[B_UP] ? 2 : 1);
 }
 
-// c moves once unless it is added to.
+// c moves once, or twice if the call adds to it.
 static double forward_bytes(const struct op_case *c) {
     double bytes = 0;
     for (int s = A; s <= B_UP_SCALE; s++)
@@ -198,7 +199,7 @@ static void forward_randomize(struct rng *rng, struct op_case *c) {
     if (!is(c, BLOCK_SCALES) && rng_chance(rng, 0.2)) c->is_present[A_SCALE] = false;
 }
 
-// NaN in c before the call: it must not matter unless c is added to. FILL_SPECIAL: a is subnormal.
+// c has NaN before the call, which must not matter, unless the call adds to c. FILL_SPECIAL: a is subnormal.
 static bool forward_fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
                          double *values) {
     int64_t numel = case_numel(c, slot);
@@ -334,7 +335,7 @@ const struct op_spec matmul_backward_spec = {
     .flops = backward_flops,
     .randomize = backward_randomize,
     .bound = matmul_backward_bound,
-    .is_composed = true, // of products that choose their own units
+    .is_composed = true, // made of products that choose their own units
     .edges = backward_edges,
     .standard = backward_standard,
     .baseline = NULL,

@@ -26,7 +26,7 @@ enum { A, B, B_UP, BIAS, RESIDUAL, C, A_SCALE, B_SCALE, B_UP_SCALE };
 
 enum { PREACT = 2, DC, DA, DB, DBIAS };
 
-// Of grouped products; backward has no activation.
+// Parameters and slots of grouped products; backward has no activation.
 enum {
     ROWS,
     GROUPS = 3,
@@ -54,7 +54,7 @@ void matmul_grouped_rows(const struct op_case *c, int64_t group, int64_t *first,
 // spec_matmul_edges.c
 extern const struct edge_case matmul_forward_edges[];
 
-// As the command line has them; ends with NULL.
+// The activations' names on the command line; ends with NULL.
 extern const char *const matmul_activations[];
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far matmul may be off: fp32 sums with Higham and Mary's square root, epilogues to first order, what units for bf16 take
-// for 0, and what those for fp8 cut off.
+// The error bounds of matmul: fp32 sums with Higham and Mary's square root, epilogues to first order, the numbers that bf16
+// units count as 0, and the truncation of fp8 units.
 #include <math.h>
 
 #include "specs/spec_matmul.h"
@@ -23,7 +23,7 @@ struct dot {
     double sum, magnitude, error; // magnitude: sum |a b|
 };
 
-// Scales along k, of which each has 128 steps; one that is absent is 1 throughout.
+// Scales along k, one for each 128 steps; if they are absent all are 1.
 struct scales {
     const double *data;
     int64_t step;
@@ -37,10 +37,10 @@ static double scale(const struct scales *s, int64_t p) {
     return s->data != NULL ? s->data[p / 128 * s->step] : 1;
 }
 
-// Units for fp8 add 32 terms at once to a sum, and cut each of them, and the sum, off 13 bits below the leading one of the
-// largest. After 256 of k the sum is taken from them, with scales of blocks after 128, or they are left to add all of it.
+// fp8 units add 32 terms at a time to a sum, and truncate each term and the sum 13 bits below the leading bit of the
+// largest. The sum leaves the unit after 256 of k (128 with block scales), or with fast_accumulate at the end.
 struct cut {
-    double term[32], sum, lost; // lost: at most, but for the scales
+    double term[32], sum, lost; // lost: the largest possible loss, without the scales
 };
 
 static void cut_off(struct cut *cut, int count) {
@@ -56,16 +56,16 @@ static void cut_off(struct cut *cut, int count) {
     cut->sum += now;
 }
 
-static const double steepest = 1.13; // slope of the activations
+static const double steepest = 1.13; // the largest slope of the activations
 
 // ---- Forward ----------------------------------------------------------------------------------
 
-// Long sums that end in 16 bits may lose as much: tensor cores cut off instead of rounding.
+// Tensor cores truncate instead of rounding, so long sums with 16-bit results may lose this share.
 static double long_sum_loss(const struct op_case *c, int slot, int64_t length) {
     return length > 8192 ? eighth_of_rounding(c, slot) : 0;
 }
 
-// What an element of c is made of. up NULL: no gate.
+// The terms of an element of c. up NULL: no gate.
 struct element {
     const double *a, *b, *up;
     int64_t a_step, b_step, k;
@@ -76,11 +76,11 @@ struct element {
     struct scales a_scale, b_scale, up_scale;
 };
 
-// What units for bf16 take for 0 is a loss of its own: operands below 2^-126, whose products it adds up, and
-// sums below it, at most two of a term. Likewise where fp32 may go by such units, if in parts: six products of three of 8
-// bits each lose 2^-26 of a term besides, which the 8 2^-24 hold. Rounded to 11 bits, to the nearest, either operand loses up to
-// 2^-11; sums of 8,192 terms, of which units for tf32 add 8 at a time, up to k / 4 units, twice what k / 8 steps cut off on
-// average: 9 numbers to 2^-26 and a sum to 2^-23.
+// bf16 units count numbers below 2^-126 as 0, which is a separate loss: the products of such operands, and at most two
+// such sums per term. The same holds for fp32 split into bf16 parts: six products of 8-bit parts lose a further 2^-26 of a
+// term, which the 8 2^-24 include. For tf32, rounding to 11 bits loses up to 2^-11 of either operand. Its units add 8 terms
+// at a time; up to 8,192 terms their sums lose up to k / 4 units, twice the average truncation of k / 8 steps, each of 9
+// numbers to 2^-26 and a sum to 2^-23.
 static struct dot dot(const struct op_case *c, const struct element *e, const double *b,
                       const struct scales *b_scale) {
     struct dot d = {0};
@@ -110,14 +110,14 @@ static struct dot dot(const struct op_case *c, const struct element *e, const do
     return d;
 }
 
-// gelu = max(v, 0) - |v| Phi(-|v|), of which that tail may err by this share.
+// gelu = max(v, 0) - |v| Phi(-|v|); this is the allowed relative error of that tail.
 static double tail_loss(const struct op_case *c, int slot, int activation) {
     return c->param[activation] == TSR_ACTIVATION_GELU ? eighth_of_rounding(c, slot) : 0;
 }
 
-// With s = |alpha| sum|a b|, the fp32 products err by e = (8 + 4 sqrt(k)) u s, and see dot. The activation passes
-// that on times its slope (below 1.13) and adds 20 u of |v|, and see tail_loss; a gate adds the relative errors of both
-// factors; each further sum adds u of its terms.
+// With s = |alpha| sum|a b|, the error of the fp32 products is e = (8 + 4 sqrt(k)) u s, plus the losses in dot. The
+// activation multiplies it by its slope (below 1.13) and adds 20 u |v| and tail_loss. A gate adds the relative errors of
+// both factors. Each further sum adds u of its terms.
 static double element_bound(const struct op_case *c, const struct element *e) {
     struct dot d = dot(c, e, e->b, &e->b_scale);
     double v = e->alpha * d.sum + e->bias;
@@ -131,7 +131,7 @@ static double element_bound(const struct op_case *c, const struct element *e) {
         error = error * (factor + up_error) + fabs(v) * up_error + 4 * u32 * fabs(v) * factor;
     }
     error += 2 * u32 * fabs(e->residual) + 3 * u32 * fabs(e->y) + tiny;
-    if (e->is_accumulating) // what c held is at most what it holds plus the rest
+    if (e->is_accumulating) // the old c is at most the new c plus the other terms
         error += 2 * u32 * (fabs(e->y) + fabs(v) + fabs(e->alpha) * d.magnitude);
     return error;
 }
@@ -187,7 +187,7 @@ void matmul_grouped_rows(const struct op_case *c, int64_t group, int64_t *first,
     *end = has_counts ? *first + starts[group] : starts[group + 1];
 }
 
-// Rows of no group stay what they were.
+// Rows that belong to no group stay unchanged: their bound is 0.
 void matmul_grouped_forward_bound(const struct op_case *c, int slot, double *bound) {
     int64_t n = (int64_t)c->param[N], k = (int64_t)c->param[K], first, end;
     struct strides sb = strides_of(k, n, is(c, GROUPED_TRANSPOSE_B), false);
@@ -243,10 +243,9 @@ void matmul_grouped_backward_bound(const struct op_case *c, int slot, double *bo
 
 // ---- Backward ---------------------------------------------------------------------------------
 
-// Each term of a gradient's sum is known to w |x y|, w = 1.13 (u + 20 u32): g is rounded to the dtype, and
-// to fp32 after an activation. Sums of length len add (8 + 4 sqrt(len)) u32 of their terms' magnitudes.
-// |g| is taken as 1.13 |dc|. Units for bf16 take operands and sums below 2^-126 for 0: at most 2^-126 of either
-// factor times the other, and twice 2^-126, of a term.
+// Each term of a gradient's sum has an error of w |x y|, w = 1.13 (u + 24 u32), because with an activation g is rounded
+// to the dtype. Sums of length len add (8 + 4 sqrt(len)) u32 of their terms' magnitudes. |g| counts as 1.13 |dc|. bf16
+// units count operands and sums below 2^-126 as 0, so a term loses at most 2^-126 times each factor, plus twice 2^-126.
 void matmul_backward_bound(const struct op_case *c, int slot, double *bound) {
     int64_t m = (int64_t)c->param[M], n = (int64_t)c->param[N], k = (int64_t)c->param[K];
     int64_t num_batches = (int64_t)c->param[BATCH];

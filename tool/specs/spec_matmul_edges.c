@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cases at the edges of matmul's forward.
+// Edge cases of matmul's forward pass.
 #include "specs/spec_matmul.h"
 
 const struct edge_case matmul_forward_edges[] = {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Grouped matmul for verify, bench, apply and report: what both passes share, and forward.
+// Grouped matmul for verify, bench, apply and report: the forward pass, and functions of both passes.
 #include <math.h>
 #include <stdlib.h>
 
@@ -53,7 +53,7 @@ bool grouped_infer_rows(struct op_case *c) {
 }
 
 void grouped_randomize_rows(struct rng *rng, struct op_case *c) {
-    enum { MOST = 400000 }; // multiplications, for the oracle's sake
+    enum { MOST = 400000 }; // multiplications, because the oracle is slow
     c->is_present[COUNTS] = rng_chance(rng, 0.3);
     grouped_complete(c);
     do {
@@ -61,7 +61,7 @@ void grouped_randomize_rows(struct rng *rng, struct op_case *c) {
         c->param[ROWS] = (double)rng_dim(rng, grouped_has_counts(c) ? 150 : 700);
         c->param[N] = (double)rng_dim(rng, 300);
         c->param[K] = (double)rng_dim(rng, 900);
-        if (rng_chance(rng, 0.5)) // as tensor maps ask for
+        if (rng_chance(rng, 0.5)) // as tensor maps need
             for (int i = N; i <= K; i++) c->param[i] = 8 * ceil(c->param[i] / 8);
     } while (grouped_products(c) > MOST || c->param[GROUPS] * c->param[N] * c->param[K] > MOST);
     c->param[RAGGED] = rng_chance(rng, 0.8);
@@ -77,7 +77,7 @@ static int by_value(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-// SPECIAL: the last group but one has everything. ZERO: no group has anything.
+// SPECIAL: the second to last group has all rows. ZERO: no group has rows.
 static void fill_starts(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
                         double *values) {
     int64_t rows = (int64_t)c->param[ROWS], num_groups = (int64_t)c->param[GROUPS];
@@ -195,7 +195,7 @@ static void forward_randomize(struct rng *rng, struct op_case *c) {
     c->is_present[GROUPED_BIAS] = rng_chance(rng, 0.3);
 }
 
-// c before the call: NaN where it is written and not added to, which must not matter.
+// c before the call is NaN in elements that the call overwrites; this must not matter.
 static bool forward_fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
                          double *values) {
     int64_t n = (int64_t)c->param[N], first, end;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What both passes of grouped matmul share.
+// Shared by both passes of grouped matmul.
 #ifndef SPEC_MATMUL_GROUPED_H
 #define SPEC_MATMUL_GROUPED_H
 
 #include "specs/spec_matmul.h"
 
 #define GROUPED_PARAMS                                                                             \
-    {"rows", "rows of a and c: of all groups; with counts of each", PARAM_SIZE, 4096, NULL},       \
+    {"rows", "rows of a and c: of all groups; with counts: per group", PARAM_SIZE, 4096, NULL},    \
         {"n", "columns of c", PARAM_SIZE, 1024, NULL},                                             \
         {"k", "columns of a", PARAM_SIZE, 1024, NULL},                                             \
         {"groups", "groups of rows", PARAM_SIZE, 8, NULL},                                         \
-        {"ragged",      "groups of any number of rows, and rows of none", PARAM_FLAG, 0, NULL,     \
+        {"ragged",      "groups of random sizes, and rows in no group", PARAM_FLAG, 0, NULL,       \
          SOURCE_TENSORS},                                                                          \
         {"transpose_b", "the groups' matrices are (n, k)", PARAM_FLAG, 0, NULL},                   \
         {"accumulate", "add to c or db, which are f32", PARAM_FLAG, 0, NULL}, {                    \
@@ -21,14 +21,14 @@ bool grouped_has_counts(const struct op_case *c);
 int grouped_shape_of_starts(const struct op_case *c, int slot, int64_t *shape);
 int grouped_shape_of_rows(const struct op_case *c, int cols, int64_t *shape);
 int grouped_shape_of_matrices(const struct op_case *c, int64_t *shape);
-// Rows that are multiplied, times n and k.
+// The number of multiplications: rows of all groups, times n and k.
 double grouped_products(const struct op_case *c);
 void grouped_complete(struct op_case *c);
 bool grouped_infer_rows(struct op_case *c);
 void grouped_randomize_rows(struct rng *rng, struct op_case *c);
-// NaN in the rows of no group: nobody reads them.
+// Writes NaN into rows that belong to no group; the call must not read them.
 void grouped_spoil_rows(const struct op_case *c, int64_t cols, double *values);
-// False for a fill that it does not know.
+// False for any other fill than its own.
 bool grouped_fill_rows(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
                        double *values);
 

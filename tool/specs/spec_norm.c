@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layer and root mean square normalisation for verify, bench, apply and report: what their four
-// descriptions share; spec_norm_forward.c and spec_norm_backward.c hold them. One set of functions
-// serves both norms: rmsnorm is the one without a slot "mean".
+// Layer and root mean square normalisation for verify, bench, apply and report: the functions of all
+// four descriptions, which are in spec_norm_forward.c and spec_norm_backward.c. One set of functions
+// serves both norms; rmsnorm has no slot "mean".
 //
 // The bounds, u = 2^-24, n = cols, K = 8 + sqrt(n), sigma = sqrt(variance + eps),
 // h the normalised value:
 //   mean, variance   fp32 sums of x - shift, the shift within a standard deviation of the mean:
 //                    errors of K u sigma and K u sigma^2, whatever the mean is.
-//   y                h is off by K u (1 + |h|), and weight carries that over; product and sum round
-//                    once. rmsnorm has no mean, hence K u |h|.
+//   y                h has the error K u (1 + |h|), times the weight; product and sum round once.
+//                    rmsnorm has no mean, hence K u |h|.
 //   residual         s is rounded: s + d, |d| <= u_dtype |s|. With E the root mean square of d and
 //                    D_i = |d_i| + mean |d|, the triangle inequality gives |sigma' - sigma| <= E
 //                    and |h' - h| <= (D_i + |h_i| E) / (sigma - E); and |h'| <= sqrt(n) always.
 //   dx               K u (mean |g| + |h_i| mean |g h|) from the sums, 4 u of each term.
 //   dweight, dbias   sums over rows in groups, (8 + 2 sqrt(rows)) u of the sum of magnitudes.
-// What the rounding to the output's dtype adds, verify adds itself. Products below the normal
-// numbers may lose all: 2^-126.
+// verify adds the rounding to the output's dtype. Subnormal products may become 0: 2^-126.
 #include "specs/spec_norm.h"
 
 int norm_shape(const struct op_case *c, int slot, int64_t *shape) {
@@ -27,7 +26,7 @@ int norm_shape(const struct op_case *c, int slot, int64_t *shape) {
     return is_statistic || is_vector ? 1 : 2;
 }
 
-// residual_out comes with residual.
+// residual_out is present with residual.
 bool norm_infer(struct op_case *c) {
     if (c->tensor[0].ndim != 2) return false;
     c->param[0] = (double)c->tensor[0].shape[0];
@@ -42,7 +41,7 @@ void norm_set_presence(struct op_case *c, const char *name, bool is_present) {
 }
 
 void norm_draw_sizes(struct rng *rng, struct op_case *c) {
-    if (rng_chance(rng, 0.15)) { // many rows: groups of dweight and dbias
+    if (rng_chance(rng, 0.15)) { // many rows, for several groups of dweight and dbias
         c->param[0] = (double)rng_dim(rng, 4000);
         c->param[1] = (double)rng_int(rng, 0, 24);
         return;
@@ -52,8 +51,8 @@ void norm_draw_sizes(struct rng *rng, struct op_case *c) {
     c->param[1] = (double)cols;
 }
 
-// What a row of x becomes: FILL_SPECIAL takes turns between [40000 ... 40003], equal elements and
-// tiny ones; eps 0 makes all of them tiny, so that their squares underflow.
+// FILL_SPECIAL: rows of x are in turn from 40000 to 40003, all equal, and tiny; with eps 0 all rows are
+// tiny, so that their squares underflow.
 static void fill_special(struct rng *rng, bool is_all_tiny, double *x, int64_t rows, int64_t cols) {
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < cols; i++, x++)

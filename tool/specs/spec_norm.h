@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the descriptions of the norms share: see spec_norm.c.
+// Shared by the descriptions of the norms: see spec_norm.c.
 #ifndef TOOL_SPEC_NORM_H
 #define TOOL_SPEC_NORM_H
 
@@ -20,7 +20,7 @@ static inline bool has(const struct op_case *c, const char *name) {
     return slot >= 0 && c->is_present[slot];
 }
 
-// An absent tensor for a name that this operation does not have.
+// The tensor of this name; absent if the operation does not have it.
 static inline tsr_tensor tensor_of(const struct op_case *c, const char *name) {
     return has(c, name) ? c->tensor[spec_slot(c->spec, name)] : (tsr_tensor){0};
 }
@@ -31,7 +31,7 @@ bool norm_infer(struct op_case *c);
 
 void norm_set_presence(struct op_case *c, const char *name, bool is_present);
 void norm_draw_sizes(struct rng *rng, struct op_case *c);
-// Fills that are about x leave the other inputs ordinary.
+// Fills that concern x give the other inputs ordinary values.
 bool norm_fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill, double eps,
                double *values);
 

@@ -5,7 +5,7 @@
 #include "specs/spec_norm.h"
 
 static const struct param_spec backward_params[] = {
-    {"rows", "rows, every one normalised on its own", PARAM_SIZE, 4096, NULL},
+    {"rows", "rows, each normalised by itself", PARAM_SIZE, 4096, NULL},
     {"cols", "elements of a row", PARAM_SIZE, 4096, NULL},
     {0},
 };
@@ -103,7 +103,7 @@ static double magnitude_of_h(const struct op_case *c, int64_t r, int64_t i) {
     return fabs(x - (mean != NULL ? mean[r] : 0)) * case_values(c, "rstd")[r];
 }
 
-// In h, from what rounding took of mean.
+// The error in h that comes from the rounding of mean.
 static double error_of_mean(const struct op_case *c) {
     return is_rmsnorm(c) ? 0 : (80 + 2 * sqrt(c->param[1])) * u32;
 }

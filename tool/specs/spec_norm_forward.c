@@ -5,7 +5,7 @@
 #include "specs/spec_norm.h"
 
 static const struct param_spec forward_params[] = {
-    {"rows", "rows, every one normalised on its own", PARAM_SIZE, 4096, NULL},
+    {"rows", "rows, each normalised by itself", PARAM_SIZE, 4096, NULL},
     {"cols", "elements of a row", PARAM_SIZE, 4096, NULL},
     {"eps", "added to the variance", PARAM_REAL, 1e-5, NULL, PARAM_FLOAT},
     {0},
@@ -33,7 +33,7 @@ static const struct slot_spec rmsnorm_forward_slots[] = {
     {0},
 };
 
-// The standard eps is left to the library's default.
+// For the standard eps the call gets none, so that the library's default is tested.
 static float given_eps(const struct op_case *c) {
     return c->param[2] != standard_eps ? (float)c->param[2] : 0;
 }
@@ -69,8 +69,8 @@ static tsr_status rmsnorm_forward_call(tsr_context *ctx, const struct op_case *c
                                    : tsr_rmsnorm_forward(ctx, &args);
 }
 
-// layernorm: x - shift, its sum, its square's sum, (x - mean) rstd + offset, scale and shift;
-// rmsnorm: the square's sum and two products. A residual adds one.
+// layernorm: x - shift, its sum, the sum of its squares, (x - mean) rstd + offset, scale and shift;
+// rmsnorm: the sum of squares and two products. A residual adds one.
 static double forward_flops(const struct op_case *c) {
     return ((is_rmsnorm(c) ? 4 : 9) + (has(c, "residual") ? 1 : 0)) * c->param[0] * c->param[1];
 }
@@ -85,7 +85,7 @@ static void forward_randomize(struct rng *rng, struct op_case *c) {
     norm_set_presence(c, "bias", has_weight && rng_chance(rng, 0.7));
     norm_set_presence(c, "mean", rng_chance(rng, 0.5));
     norm_set_presence(c, "rstd", rng_chance(rng, 0.5));
-    // With eps 0 a residual sum that rounds to equal elements would have no variance left.
+    // No eps 0 with a residual: a sum that rounds to equal elements would have no variance left.
     if (rng_chance(rng, 0.3)) c->param[2] = epses[rng_int(rng, 0, has_residual ? 2 : 3)];
 }
 
@@ -101,7 +101,7 @@ static double sum_roundoff(tsr_dtype dtype) {
 
 struct row_statistics {
     double mean, rms, sigma; // rms of x - mean; sigma with eps
-    double mean_d, rms_d;    // of what the rounding of the residual sum changes
+    double mean_d, rms_d;    // of the changes by rounding the residual sum
 };
 
 static double summed(const struct op_case *c, int64_t i) {
@@ -141,7 +141,7 @@ static void forward_bound(const struct op_case *c, int slot, double *bound) {
     for (int64_t r = 0; r < rows; r++) {
         struct row_statistics t = statistics_of(c, r);
         bool is_finite = t.sigma < INFINITY; // otherwise the expected values are 0 or NaN, exactly
-        double left = t.sigma - t.rms_d;     // of sigma, at worst
+        double left = t.sigma - t.rms_d;     // the smallest possible sigma
         if (is_slot(c, slot, "mean")) {
             bound[r] = is_finite ? k * t.rms + t.mean_d : 0;
             continue;

@@ -12,11 +12,11 @@ static const char *const scalings[] = {"none", "llama3", NULL};
 
 static const struct param_spec table_params[] = {
     {"num_positions", "positions, from 0", PARAM_SIZE, 131072, NULL, SOURCE_OPTION},
-    {"rotary_dim", "elements of a head that turn; even", PARAM_SIZE, 128, NULL, SOURCE_OPTION},
+    {"rotary_dim", "rotated elements of a head; even", PARAM_SIZE, 128, NULL, SOURCE_OPTION},
     {"base", "base of the frequencies", PARAM_REAL, 10000, NULL},
-    {"scaling", "frequency scaling, by the next four", PARAM_CHOICE, 0, scalings},
+    {"scaling", "frequency scaling, with the next four parameters", PARAM_CHOICE, 0, scalings},
     {"attention_factor", "factor of both tables", PARAM_REAL, 1, NULL},
-    {"factor", "of scaling: what long wavelengths grow by", PARAM_REAL, 8, NULL},
+    {"factor", "scaling: growth of long wavelengths", PARAM_REAL, 8, NULL},
     {"low_freq_factor", "of scaling", PARAM_REAL, 1, NULL},
     {"high_freq_factor", "of scaling", PARAM_REAL, 4, NULL},
     {"original_max_position", "of scaling", PARAM_REAL, 8192, NULL},
@@ -38,7 +38,7 @@ static int table_shape(const struct op_case *c, int slot, int64_t *shape) {
     return slot == TABLE_INV_FREQ ? 1 : 2;
 }
 
-// What apply is not told by a tensor comes as a parameter.
+// inv_freq gives rotary_dim; without it an option does.
 static bool table_infer(struct op_case *c) {
     if (!c->is_present[TABLE_INV_FREQ]) return true;
     const tsr_tensor *inv_freq = &c->tensor[TABLE_INV_FREQ];
@@ -91,8 +91,8 @@ static bool table_fill(struct rng *rng, const struct op_case *c, int slot, enum 
     return true;
 }
 
-// 2^-50 (64 + angle) times the factor; no angle exceeds the position, as frequencies are at most 1 unless base or scaling
-// factor are below.
+// 2^-50 (64 + angle) times the factor. The angle is at most the position, because frequencies are at most 1, unless base
+// or scaling factor is below 1.
 static void table_bound(const struct op_case *c, int slot, double *bound) {
     int64_t half = case_int(c, "rotary_dim") / 2;
     double factor = fabs(case_real(c, "attention_factor")), base = case_real(c, "base");
@@ -150,7 +150,7 @@ static const struct param_spec params[] = {
     {"seqlen", "tokens of a sequence; packed: of all", PARAM_SIZE, 4096, NULL},
     {"num_heads", "heads of a token", PARAM_SIZE, 32, NULL},
     {"head_dim", "elements of a head", PARAM_SIZE, 128, NULL},
-    {"rotary_dim", "elements of a head that turn; 0: all", PARAM_INT, 0, NULL},
+    {"rotary_dim", "rotated elements of a head; 0: all", PARAM_INT, 0, NULL},
     {"num_positions", "rows of the tables; 0: seqlen", PARAM_INT, 0, NULL, SOURCE_TENSORS},
     {"interleaved", "pairs (2i, 2i + 1)", PARAM_FLAG, 0, NULL},
     {"packed", "x is (total, num_heads, head_dim)", PARAM_FLAG, 0, NULL, SOURCE_TENSORS},
@@ -244,7 +244,7 @@ static double num_tokens(const struct op_case *c) {
     return case_real(c, "seqlen") * (is_packed(c) ? 1 : case_real(c, "batch"));
 }
 
-// Four multiplications and two additions for two elements.
+// Four multiplications and two additions per two elements.
 static double flops(const struct op_case *c) {
     return 3 * num_tokens(c) * case_real(c, "num_heads") * (double)rotary_dim(c);
 }
@@ -265,7 +265,7 @@ static void randomize(struct rng *rng, struct op_case *c) {
     c->param[7] = (double)rng_chance(rng, 0.3);
 }
 
-// Tables are a cosine and a sine of any angles; positions lie in the tables.
+// The tables have cosines and sines of random angles; positions lie within the tables.
 static bool fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
                  double *values) {
     (void)fill;
@@ -281,7 +281,7 @@ static int64_t position_of(const struct op_case *c, int64_t token) {
     return (int64_t)tsr_load(TSR_I32, c->tensor[POSITIONS].data, token);
 }
 
-// Two products, one of them rounded, and their sum: 4 u (|a cos| + |b sin|).
+// Two products, one of which is rounded, and their sum: 4 u (|a cos| + |b sin|).
 static void bound(const struct op_case *c, int slot, double *bound) {
     (void)slot;
     int64_t turning = rotary_dim(c), half = turning / 2, dim = case_int(c, "head_dim");

@@ -7,7 +7,7 @@
 static const double u32 = 0x1p-24; // unit roundoff of fp32
 
 static const struct param_spec params[] = {
-    {"rows", "rows, every one normalised on its own", PARAM_SIZE, 4096, NULL},
+    {"rows", "rows, each normalised by itself", PARAM_SIZE, 4096, NULL},
     {"cols", "elements of a row", PARAM_SIZE, 4096, NULL},
     {0},
 };
@@ -78,8 +78,8 @@ static tsr_status forward_call(tsr_context *ctx, const struct op_case *c, const 
 // An exponential, an addition, a maximum, two multiplications per element; exp counts as 10.
 static double forward_flops(const struct op_case *c) { return 14 * c->param[0] * c->param[1]; }
 
-// (8 + 2|x - m| + sqrt(cols)) u relative: the argument's rounding, the polynomial, the sum. For 16 bits the polynomial
-// is of a lower degree: 49 in the exponential and in their sum.
+// (8 + 2|x - m| + sqrt(cols)) u relative: the argument's rounding, the polynomial, the sum. 16-bit dtypes use a
+// polynomial of lower degree, which adds 49 u in the exponential and 49 u in the sum.
 static void forward_bound(const struct op_case *c, int slot, double *bound) {
     (void)slot;
     int64_t rows = (int64_t)c->param[0], cols = (int64_t)c->param[1];
@@ -135,7 +135,7 @@ static tsr_status backward_call(tsr_context *ctx, const struct op_case *c, const
 
 static double backward_flops(const struct op_case *c) { return 4 * c->param[0] * c->param[1]; }
 
-// y is a probability: exponentials over their sum, also where the fill is not finite.
+// y is a row of probabilities: exponentials divided by their sum, also for fills that are not finite.
 static bool backward_fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
                           double *values) {
     if (slot != 0 || fill == FILL_NAN) return false;

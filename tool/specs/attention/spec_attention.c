@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention for verify, bench, apply and report: parameters, tensors, work. Sizes, calls, cases, fills and
-// bounds are in the other files of the name.
+// Attention for verify, bench, apply and report: parameters, tensors, work. The other files spec_attention_*
+// have sizes, calls, cases, fills and bounds.
 #include "specs/attention/spec_attention.h"
 
 #include <math.h>
@@ -19,17 +19,17 @@ static const struct param_spec params[] = {
     {"total_k", "packed: rows of k; 0: batch_size times seqlen_k", PARAM_SIZE, 0, NULL},
     {"bias_broadcast", "dimensions of bias that are 1: 8 batch + 4 heads + 2 queries + 1 keys",
      PARAM_SIZE, 0, NULL},
-    {"alibi_batch", "1: alibi_slopes of every batch", PARAM_SIZE, 0, NULL},
-    {"ragged", "1: lengths drawn, NaN where no query looks", PARAM_SIZE, 0, NULL},
+    {"alibi_batch", "1: alibi_slopes for every batch", PARAM_SIZE, 0, NULL},
+    {"ragged", "1: random lengths, NaN where no query looks", PARAM_SIZE, 0, NULL},
     {"mask", "which keys a query sees", PARAM_CHOICE, 0, masks},
-    {"window_left", "keys kept before the diagonal one; -1: all", PARAM_INT, -1, NULL},
-    {"window_right", "keys kept after the diagonal one; -1: all", PARAM_INT, -1, NULL},
+    {"window_left", "keys kept before the diagonal key; -1: all", PARAM_INT, -1, NULL},
+    {"window_right", "keys kept after the diagonal key; -1: all", PARAM_INT, -1, NULL},
     {"softmax_scale", "factor of q k; 0: 1 / sqrt(head_dim)", PARAM_REAL, 0, NULL, PARAM_FLOAT},
-    {"softcap", "scores become softcap tanh(score / softcap); 0: they do not", PARAM_REAL, 0, NULL,
+    {"softcap", "scores become softcap tanh(score / softcap); 0: unchanged", PARAM_REAL, 0, NULL,
      PARAM_FLOAT},
     {"dropout_p", "share of the weights that are dropped", PARAM_REAL, 0, NULL},
     {"seed", "of dropout", PARAM_INT, 0, NULL, .most = 9e15},
-    {"offset", "of dropout's counter", PARAM_INT, 0, NULL, .most = 9e15},
+    {"offset", "offset of dropout's counter", PARAM_INT, 0, NULL, .most = 9e15},
     {"max_seqlen_q", "packed: queries of a sequence that count; 0: all", PARAM_INT, 0, NULL},
     {"max_seqlen_k", "packed: keys of a sequence that count; 0: all", PARAM_INT, 0, NULL},
     {0},
@@ -99,14 +99,14 @@ static int slot_shape(const struct op_case *c, int slot, int64_t *shape) {
         shape[ndim++] = n.heads;
         shape[ndim++] = n.total_q;
         return ndim;
-    default: // a value of every head
+    default: // one value per head
         if (slot == ATTN_SLOPES && c->param[ATTN_SLOPES_BATCH] != 0) shape[ndim++] = n.batch;
         shape[ndim++] = n.heads;
         return ndim;
     }
 }
 
-// Packed sequences of a file are as long as they are said to be, else as bias is, else as their offsets make them.
+// The longest packed sequence of a file: max_seqlen if given, else by the shape of bias, else by the offsets.
 static void infer_longest(struct op_case *c) {
     static const struct {
         int cu, seqlen, given, bias_dim;
@@ -158,7 +158,7 @@ static bool infer(struct op_case *c) {
     return true;
 }
 
-// What follows other sizes, spelt out.
+// Sets the sizes that follow from others.
 static void complete(struct op_case *c) {
     struct attention_sizes n = attention_sizes_of(c);
     c->param[ATTN_KV_HEADS] = (double)n.kv_heads;
@@ -167,18 +167,18 @@ static void complete(struct op_case *c) {
 
 // ---- Work -------------------------------------------------------------------------------------
 
-// Two products of every pair.
+// Two products for every visible pair of query and key.
 static double forward_flops(const struct op_case *c) {
     struct attention_sizes n = attention_sizes_of(c);
     return 2 * attention_visible_pairs(c) * (double)n.heads * (double)(n.head_dim + n.head_dim_v);
 }
 
-// Five: the scores again, dout v, and dq, dk, dv, as every paper counts them.
+// Five products, as every paper counts them: the scores again, dout v, dq, dk and dv.
 static double backward_flops(const struct op_case *c) { return 2.5 * forward_flops(c); }
 
 // ---- The two descriptions ---------------------------------------------------------------------
 
-// B4 H8 D64, with fewer of both where the sequence is long.
+// B4 H8 D64, with a smaller batch and fewer heads for long sequences.
 #define STANDARD(extra)                                                                            \
     "batch_size=4 num_heads=8 seqlen_q=256 seqlen_k=256" extra,                                    \
         "batch_size=4 num_heads=8 seqlen_q=512 seqlen_k=512" extra,                                \

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of the attention spec share: its slots and parameters, the sizes of a case, and which
-// query sees which key. The rules are stated anew here, from tessera/attention.h: the library's own are
-// what is under test.
+// Shared by the files of the attention spec: its slots and parameters, the sizes of a case, and which
+// query sees which key. The rules are written anew from tessera/attention.h, because the library's own
+// rules are under test.
 #ifndef TOOL_SPEC_ATTENTION_H
 #define TOOL_SPEC_ATTENTION_H
 
 #include "specs/spec.h"
 
-// The slots of both passes; forward ends after lse. Metadata is filled first, because which keys are seen
-// depends on it.
+// The slots of both passes; forward ends after lse. Metadata is filled first, because it determines which
+// keys are seen.
 enum attention_slot {
     ATTN_CU_SEQLENS_Q,
     ATTN_CU_SEQLENS_K,
@@ -41,7 +41,7 @@ enum attention_param {
     ATTN_TOTAL_K,
     ATTN_BIAS_BROADCAST, // sum of 8 batch, 4 heads, 2 queries, 1 keys: dimensions that are 1
     ATTN_SLOPES_BATCH,   // slopes for every batch
-    ATTN_RAGGED,         // 1: lengths are drawn, and NaN lies wherever no query looks
+    ATTN_RAGGED,         // 1: random lengths, and NaN wherever no query looks
     ATTN_MASK,
     ATTN_WINDOW_LEFT, // -1: none
     ATTN_WINDOW_RIGHT,
@@ -54,17 +54,17 @@ enum attention_param {
     ATTN_MAX_SEQLEN_K
 };
 
-// The sizes that a case comes to. Packed: seqlen_q and seqlen_k are the longest, total_q and total_k the
-// rows; otherwise the two are alike.
+// The sizes of a case. Packed: seqlen_q and seqlen_k are those of the longest sequence, total_q and total_k the numbers of
+// rows; otherwise total and seqlen are equal.
 struct attention_sizes {
     int64_t batch, seqlen_q, seqlen_k, total_q, total_k, heads, kv_heads, head_dim, head_dim_v;
     bool is_packed;
 };
 struct attention_sizes attention_sizes_of(const struct op_case *c);
-// Of bias, by the dimensions that are 1; returns their number.
+// The shape of bias, with its broadcast dimensions 1; returns the number of dimensions.
 int attention_bias_shape(const struct op_case *c, const struct attention_sizes *n, int64_t *shape);
 
-// One sequence: where its rows start and how many count, by the metadata of the case where that has data.
+// One sequence: where its rows start and how many count, by the metadata of the case if it has data.
 struct attention_rows {
     int64_t q_first, k_first, len_q, len_k;
 };
@@ -79,7 +79,7 @@ double attention_distance(const struct op_case *c, const struct attention_rows *
 
 double attention_scale(const struct op_case *c);
 
-// Elements of contiguous tensors. of_q: row i of q, out, dout or dq of a sequence; of_k: of k, v, dk or dv.
+// Positions of elements in contiguous tensors. at_q: row i of q, out, dout or dq of a sequence; at_k: of k, v, dk or dv.
 int64_t attention_at_q(const struct attention_sizes *n, const struct attention_rows *rows,
                        int64_t batch, int64_t head, int64_t i, int64_t dim);
 int64_t attention_at_k(const struct attention_sizes *n, const struct attention_rows *rows,
@@ -89,10 +89,10 @@ int64_t attention_at_lse(const struct attention_sizes *n, const struct attention
 int64_t attention_at_bias(const struct op_case *c, const struct attention_sizes *n, int64_t batch,
                           int64_t head, int64_t i, int64_t j);
 
-// Queries and keys that see each other, over batches, not heads.
+// The number of visible pairs of query and key in all batches, for one head.
 double attention_visible_pairs(const struct op_case *c);
 
-// The parts of the two specs that have files of their own.
+// The parts of the two specs that are in other files.
 bool attention_traffic(const struct op_case *c, const char *variant, struct op_traffic *traffic);
 void attention_randomize(struct rng *rng, struct op_case *c);
 bool attention_fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
@@ -101,7 +101,7 @@ void attention_forward_bound(const struct op_case *c, int slot, double *bound);
 void attention_backward_bound(const struct op_case *c, int slot, double *bound);
 extern const struct edge_case attention_forward_edges[], attention_backward_edges[];
 
-// As op_spec.call. Forward by the oracle into the tensors of an f64 case; lse may be absent.
+// op_spec.call of both passes. Forward also runs the oracle into the tensors of an f64 case; lse may be absent.
 tsr_status attention_call_forward(tsr_context *ctx, const struct op_case *c, const char *variant,
                                   void *workspace, size_t given_bytes, size_t *workspace_bytes);
 tsr_status attention_call_backward(tsr_context *ctx, const struct op_case *c, const char *variant,

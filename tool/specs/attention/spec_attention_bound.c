@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far attention may be off. u = 2^-24, K(n) = 8 + 2 sqrt(n) for an fp32 sum of n terms, u_P the rounding
+// The error bounds of attention. u = 2^-24, K(n) = 8 + 2 sqrt(n) for an fp32 sum of n terms, u_P the rounding
 // of weights to the operand of a 16-bit product, D = head_dim. For a query, over the keys that it sees:
 //
-//   score      s = cap(scale q k) + bias - alibi is off by
+//   score      s = cap(scale q k) + bias - alibi has the error
 //                d = K(D) u scale sum|q k| + 4 u (|scale q k| + |capped| + |bias| + |alibi| + softcap),
-//              for a cap has a slope of at most 1.
-//   weight     p = exp(s - lse) is off by e = p (exp(d') - 1), d' = d + 2 u |s - lse|: the last is the
+//              because a cap has a slope of at most 1.
+//   weight     p = exp(s - lse) has the error e = p (exp(d') - 1), d' = d + 2 u |s - lse|, where the last term is the
 //              rounding of the exponential's argument.
-//   out        With E = sum e, numerator and denominator give sum e |v| + E sum p |v| to first order. Twice that
-//              stands for the second, while E is small. Sums, exponentials, rescaling of the online softmax
-//              and one division add (48 + 4 sqrt(n)) u, storing weights u_P, both of sum p |v|. Never more
-//              than what weights that sum to 1 can be wrong by.
-//   bf16       units for it count operands and sums below 2^-126 as 0, and take softmax_scale's power of two into
-//              q before: a score is off by the products with such operands and D 2^-126 more, out by
-//              2 2^-126 a key.
-//   lse        2 E, or the worst d where E is large, and K(n) u (1 + |lse|).
+//   out        With E = sum e, numerator and denominator give sum e |v| + E sum p |v| to first order; twice that
+//              covers the second order while E is small. Sums, exponentials, rescaling of the online softmax
+//              and one division add (48 + 4 sqrt(n)) u, stored weights add u_P, both times sum p |v|. The error never
+//              exceeds what wrong weights with the sum 1 can cause.
+//   bf16       its units count operands and sums below 2^-126 as 0, and the power of two of softmax_scale is multiplied
+//              into q before. So a score may lose the products with such operands and a further D 2^-126, and out
+//              2 2^-126 for each key.
+//   lse        2 E, or the worst d if E is large, plus K(n) u (1 + |lse|).
 //
-// Backward, with lse given: w = exp(s - lse) is off by e = w (exp(d' + 2 u |lse|) - 1 + 8 u). With
-// a = dout v (off by A = K(Dv) u sum|dout v|), delta = dout out (off by Z = K(Dv) u sum|dout out|):
+// Backward, with lse given: w = exp(s - lse) has the error e = w (exp(d' + 2 u |lse|) - 1 + 8 u). With
+// a = dout v (error A = K(Dv) u sum|dout v|) and delta = dout out (error Z = K(Dv) u sum|dout out|):
 //
-//   ds = w (a - delta)      off by e (|a - delta| + A + Z) + w (A + Z + 4 u (|a| + |delta|)),
-//   dqk = scale slope ds    the slope 1 - tanh^2 of the softcap off by 2 slope d / softcap + 8 u,
+//   ds = w (a - delta)      error e (|a - delta| + A + Z) + w (A + Z + 4 u (|a| + |delta|)),
+//   dqk = scale slope ds    the slope 1 - tanh^2 of the softcap has the error 2 slope d / softcap + 8 u,
 //   dv, dq, dk              sums of w dout, dqk k, dqk q: the errors above times the other factor, u_P + 8 u
 //                           of each product, K(n) u of the sum of magnitudes,
-//   dbias, dsinks           likewise, of ds and of exp(sink - lse) delta.
+//   dbias, dsinks           likewise, for ds and for exp(sink - lse) delta.
 //
-// What units for bf16 count as 0 adds w dout, dqk k or dqk q of such an element, the like of dout v to A, and 2 2^-126
-// a term of each sum.
+// Elements that bf16 units count as 0 add their w dout, dqk k or dqk q, add their dout v to A, and add 2 2^-126 for
+// each term of each sum.
 //
-// Under dropout the bound takes every weight as kept. This is the first-order analysis with Higham and
-// Mary's square root for sums, each constant large enough for any order of summation.
+// Under dropout the bound counts every weight as kept. This is the first-order analysis with Higham and
+// Mary's square root for sums; each constant is large enough for any order of summation.
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -41,14 +41,14 @@ static const double u32 = 0x1p-24, tiny = 0x1p-126;
 
 // ---- Both passes ------------------------------------------------------------------------------
 
-// A case laid open for its bounds.
+// The data of a case that the bounds need.
 struct view {
     const struct op_case *c;
     struct attention_sizes n;
     const double *q, *k, *v, *bias, *slopes, *sinks, *out, *lse, *dout;
     double scale, softcap, kept; // kept: 1 / (1 - dropout_p)
     double stored,
-        stored_tiny; // weights as operands of a 16-bit product: u_P, half the least number
+        stored_tiny; // weights as 16-bit operands: u_P, and half the smallest number
 };
 
 static struct view view_of(const struct op_case *c) {
@@ -84,7 +84,7 @@ static double dot(const double *a, const double *b, int64_t count, double *magni
     return sum;
 }
 
-// What scale a b loses to subnormal operands and sums.
+// The loss of scale a b from subnormal operands and sums.
 static double flushed(const struct view *t, double scale, const double *a, const double *b,
                       int64_t count) {
     double sum = 0;
@@ -132,7 +132,7 @@ static struct score score_of(const struct view *t, const struct attention_rows *
     return r;
 }
 
-// How far exp(x) may be off when x is off by error.
+// The error of exp(x) for an error in x.
 static double exp_error(double x, double error) {
     if (x == -INFINITY) return 0;
     return error < 1 ? exp(x) * expm1(error) : exp(fmin(x + error, 700));
@@ -140,7 +140,7 @@ static double exp_error(double x, double error) {
 
 // ---- Forward ----------------------------------------------------------------------------------
 
-// A row that is empty but for weights of 0 is 0 and -inf exactly: its bounds stay 0.
+// A row that sees only keys of weight 0, or none, is exactly 0 and -inf: its bounds stay 0.
 static void bound_forward_row(const struct view *t, const struct attention_rows *rows, int64_t b,
                               int64_t h, int64_t i, struct score *scores, double *weighted,
                               double *worst, int slot, double *bound) {
@@ -208,7 +208,7 @@ void attention_forward_bound(const struct op_case *c, int slot, double *bound) {
 
 // ---- Backward ---------------------------------------------------------------------------------
 
-// Errors go into bound, magnitudes of what is summed beside them.
+// For each element the sum of errors (bound) and the sum of the terms' magnitudes.
 struct sums {
     double *bound, *magnitude;
 };
@@ -228,7 +228,7 @@ static void add_row(const struct view *t, const struct sums *s, int64_t at, doub
     }
 }
 
-// What a query contributes through one key. delta_error: of delta.
+// Adds the contribution of one query and one key. delta_error: the error of delta.
 static void bound_pair(const struct view *t, const struct attention_rows *rows, int64_t b,
                        int64_t h, int64_t i, int64_t j, double lse, double delta,
                        double delta_error, int slot, const struct sums *sums) {
@@ -264,7 +264,7 @@ static void bound_pair(const struct view *t, const struct attention_rows *rows, 
             slot == ATTN_DQ ? t->k + at_k : t->q + at_q, dim);
 }
 
-// Terms of the sum behind an element.
+// The number of terms in an element's sum.
 static double num_terms(const struct view *t, int slot) {
     double queries = (double)t->n.seqlen_q, keys = (double)t->n.seqlen_k;
     double batches = (double)t->n.batch, heads = (double)t->n.heads;
@@ -310,7 +310,7 @@ void attention_backward_bound(const struct op_case *c, int slot, double *bound) 
     }
     double factor = sum_factor(t.n.kv_heads > 0 ? num_terms(&t, slot) : 0);
     for (int64_t i = 0; i < numel; i++)
-        if (sums.magnitude[i] != 0 || bound[i] != 0) // what nobody sees is 0 exactly
+        if (sums.magnitude[i] != 0 || bound[i] != 0) // an element that nobody sees is exactly 0
             bound[i] += factor * sums.magnitude[i] + tiny;
     free(sums.magnitude);
 }

@@ -2,7 +2,7 @@
 // The calls of attention that a case describes.
 #include "specs/attention/spec_attention.h"
 
-// What the call is told of the longest sequence: as given, else as the case has it.
+// max_seqlen for the call: the given one, else the case's.
 static int64_t longest(const struct op_case *c, int given, int seqlen) {
     if (c->param[given] != 0) return (int64_t)c->param[given];
     return c->is_present[ATTN_CU_SEQLENS_Q] ? (int64_t)c->param[seqlen] : 0;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random cases of attention, and what its tensors hold. Fills mean:
-//   NORMAL              normal numbers; ragged: drawn lengths, -inf strewn into bias, and often NaN
+// Random cases of attention, and the values of its tensors. The fills:
+//   NORMAL              normal numbers; ragged: random lengths, some -inf in bias, and often NaN
 //                       wherever no query looks
 //   NAN                 NaN wherever no query looks
-//   LARGE, HUGE         scores of about 1e3 and 1e8; HUGE with bias: scores as they are, but biases that
-//                       are nearly the lowest finite number, in every other row all of them
-//   SHIFTED             scores that share a large part
+//   LARGE, HUGE         scores of about 1e3 and 1e8; HUGE with bias: ordinary scores, but biases near
+//                       the lowest finite number, in every other row all of them
+//   SHIFTED             scores with a large common part
 //   NEGATIVE_INFINITE   biases of -inf, in every other row all of them, and sinks of -inf
 //   ZERO                queries and keys are 0, and so is every offset and length
-//   SPECIAL             packed or with seqused_k: offsets and lengths out of bounds, else NaN in values
+//   SPECIAL             packed or with seqused_k: offsets and lengths out of bounds; else NaN in values
 #include <math.h>
 #include <stdlib.h>
 
@@ -40,7 +40,7 @@ static void draw_sizes(struct rng *rng, struct op_case *c, bool is_packed) {
     p[ATTN_HEAD_DIM_V] = rng_chance(rng, 0.75) ? 0 : (double)draw_head_dim(rng);
     p[ATTN_SEQLEN_Q] = rng_chance(rng, 0.1) ? 1 : (double)rng_dim(rng, 300);
     p[ATTN_SEQLEN_K] = rng_chance(rng, 0.5) ? p[ATTN_SEQLEN_Q] : (double)rng_dim(rng, 300);
-    // Sometimes fewer rows than the sequences would take, sometimes more: some are cut.
+    // Sometimes more or fewer rows than the sequences need, so that some sequences are cut.
     int64_t all_q = (int64_t)(p[ATTN_BATCH] * p[ATTN_SEQLEN_Q]);
     int64_t all_k = (int64_t)(p[ATTN_BATCH] * p[ATTN_SEQLEN_K]);
     p[ATTN_TOTAL_Q] = is_packed && rng_chance(rng, 0.7) ? (double)rng_int(rng, 0, all_q + 9) : 0;
@@ -69,7 +69,7 @@ static void draw_options(struct rng *rng, struct op_case *c) {
 
 void attention_randomize(struct rng *rng, struct op_case *c) {
     bool is_backward = spec_slot(c->spec, "dout") >= 0, is_packed = rng_chance(rng, 0.35);
-    double most = is_backward ? 2e5 : 6e5; // multiplications, for the oracle's sake
+    double most = is_backward ? 2e5 : 6e5; // multiplications, because the oracle is slow
     bool *is_present = c->is_present;
     is_present[ATTN_CU_SEQLENS_Q] = is_present[ATTN_CU_SEQLENS_K] = is_packed;
     do draw_sizes(rng, c, is_packed);
@@ -95,7 +95,7 @@ static int compare_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Sequences of equal length one after the other; ragged: cut anywhere, some empty, with rows of no
+// Sequences of equal length, one after the other; ragged: of random lengths, some empty, with rows in no
 // sequence at both ends.
 static void fill_offsets(struct rng *rng, const struct op_case *c, bool is_k, enum edge_fill fill,
                          double *values) {
@@ -115,7 +115,7 @@ static void fill_offsets(struct rng *rng, const struct op_case *c, bool is_k, en
     if (c->param[ATTN_RAGGED] != 0 && fill != FILL_ZERO)
         qsort(values, (size_t)n.batch + 1, sizeof *values, compare_doubles);
     if (fill != FILL_SPECIAL) return;
-    // Out of bounds, and falling at the end: still no row belongs to two sequences.
+    // Out of bounds, and falling at the end, but no row belongs to two sequences.
     values[0] = rng_chance(rng, 0.5) ? -5 : (double)INT32_MIN;
     if (n.batch > 0) values[n.batch] = rng_chance(rng, 0.5) ? (double)INT32_MAX : -1;
 }
@@ -132,9 +132,9 @@ static void fill_seqused(struct rng *rng, const struct op_case *c, enum edge_fil
     }
 }
 
-// ---- Where nothing looks ----------------------------------------------------------------------
+// ---- Rows that no query sees ------------------------------------------------------------------
 
-// Row of a tensor, or element of bias, that a query and a key of a sequence touch.
+// Row of a tensor, or element of bias, that belongs to a query and a key of a sequence.
 static int64_t touched(const struct op_case *c, const struct attention_sizes *n,
                        const struct attention_rows *rows, int slot, int64_t b, int64_t h, int64_t i,
                        int64_t j) {
@@ -146,7 +146,7 @@ static int64_t touched(const struct op_case *c, const struct attention_sizes *n,
     }
 }
 
-// NaN into keys, values and biases that no query sees, and into queries of no sequence.
+// Writes NaN into keys, values and biases that no query sees, and into queries in no sequence.
 static void plant_nan(const struct op_case *c, int slot, int64_t dim, double *values) {
     struct attention_sizes n = attention_sizes_of(c);
     bool is_refused = dim < 1 || n.kv_heads < 1 || n.heads % n.kv_heads != 0;
@@ -200,7 +200,7 @@ static void fill_per_head(struct rng *rng, const struct op_case *c, int slot, en
                           double *values) {
     int64_t numel = case_numel(c, slot), heads = (int64_t)c->param[ATTN_HEADS];
     for (int64_t i = 0; i < numel; i++)
-        if (slot == ATTN_SLOPES) { // some steep, some that grow with the distance
+        if (slot == ATTN_SLOPES) { // some steep, some negative
             values[i] = exp2(-8 * (double)(i % heads + 1) / (double)heads);
             if (rng_chance(rng, 0.2)) values[i] *= rng_chance(rng, 0.5) ? 20 : -1;
         } else
@@ -208,14 +208,14 @@ static void fill_per_head(struct rng *rng, const struct op_case *c, int slot, en
                 fill == FILL_NEGATIVE_INFINITE && i % 2 == 0 ? -INFINITY : 2 * rng_normal(rng);
 }
 
-// ---- What forward gave ------------------------------------------------------------------------
+// ---- Results of forward -----------------------------------------------------------------------
 
-// Large cases are for measuring, where any plausible values do.
+// Large cases are only measured, so any plausible values are good enough.
 static bool is_large(const struct op_case *c) { return cost(c) > 5e7; }
 
-// The oracle's out and lse, both at once when out has its turn; lse keeps what it has got by then.
+// The oracle fills out and lse together when out is filled; lse then keeps its values.
 static bool fill_out(const struct op_case *c) {
-    static tsr_context *ctx; // one thread at a time asks it
+    static tsr_context *ctx; // used by one thread at a time
     if (ctx == NULL &&
         tsr_context_create(&TSR_CONTEXT_OPTIONS(.num_threads = 1, .isa = TSR_ISA_SCALAR), &ctx) !=
             TSR_OK)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over a cache for verify, bench, apply and report: parameters, tensors, call, work. Sizes, cases
-// and fills, edges and bounds are in the other files of the name.
+// Attention over a cache for verify, bench, apply and report: parameters, tensors, call, work. The other files
+// spec_attention_decode_* have sizes, cases and fills, edge cases and bounds.
 #include "specs/attention/spec_attention_decode.h"
 
 #include <math.h>
@@ -10,25 +10,25 @@ static const char *const masks[] = {"none", "causal", NULL};
 static const struct param_spec params[] = {
     {"batch_size", "sequences", PARAM_SIZE, 16, NULL},
     {"seqlen_q", "new tokens of a sequence; packed: of the longest", PARAM_SIZE, 1, NULL},
-    {"seqlen_k", "keys of a sequence, the new ones among them", PARAM_SIZE, 8192, NULL},
+    {"seqlen_k", "keys of a sequence, including the new ones", PARAM_SIZE, 8192, NULL},
     {"num_heads", "heads of q", PARAM_SIZE, 32, NULL},
     {"num_kv_heads", "heads of the cache", PARAM_SIZE, 8, NULL},
     {"head_dim", "columns of q and k", PARAM_SIZE, 128, NULL},
     {"head_dim_v", "columns of v; 0: as q", PARAM_SIZE, 0, NULL},
-    {"capacity", "keys that the cache has room for; 0: seqlen_k", PARAM_SIZE, 0, NULL},
+    {"capacity", "room of the cache, in keys; 0: seqlen_k", PARAM_SIZE, 0, NULL},
     {"page_size", "with page_table: keys of a page", PARAM_SIZE, 16, NULL},
-    {"num_pages", "with page_table: pages; 0: as many as are used", PARAM_SIZE, 0, NULL},
+    {"num_pages", "with page_table: pages; 0: as many as needed", PARAM_SIZE, 0, NULL},
     {"total_q", "packed: rows of q; 0: batch_size times seqlen_q", PARAM_SIZE, 0, NULL},
-    {"rotary_dim", "with cos: elements of a head that turn; 0: all", PARAM_SIZE, 0, NULL},
+    {"rotary_dim", "with cos: rotated elements of a head; 0: all", PARAM_SIZE, 0, NULL},
     {"num_positions", "with cos: rows of the tables; 0: capacity + 1", PARAM_SIZE, 0, NULL},
-    {"alibi_batch", "1: alibi_slopes of every batch", PARAM_SIZE, 0, NULL},
-    {"ragged", "1: lengths drawn, NaN where no query looks", PARAM_SIZE, 0, NULL},
+    {"alibi_batch", "1: alibi_slopes for every batch", PARAM_SIZE, 0, NULL},
+    {"ragged", "1: random lengths, NaN where no query looks", PARAM_SIZE, 0, NULL},
     {"mask", "which keys a query sees", PARAM_CHOICE, 1, masks},
     {"interleaved", "RoPE pairs (2i, 2i + 1)", PARAM_FLAG, 0, NULL},
-    {"window_left", "keys kept before the diagonal one; -1: all", PARAM_INT, -1, NULL},
-    {"window_right", "keys kept after the diagonal one; -1: all", PARAM_INT, -1, NULL},
+    {"window_left", "keys kept before the diagonal key; -1: all", PARAM_INT, -1, NULL},
+    {"window_right", "keys kept after the diagonal key; -1: all", PARAM_INT, -1, NULL},
     {"softmax_scale", "factor of q k; 0: 1 / sqrt(head_dim)", PARAM_REAL, 0, NULL, PARAM_FLOAT},
-    {"softcap", "scores become softcap tanh(score / softcap); 0: they do not", PARAM_REAL, 0, NULL,
+    {"softcap", "scores become softcap tanh(score / softcap); 0: unchanged", PARAM_REAL, 0, NULL,
      PARAM_FLOAT},
     {"max_seqlen_q", "packed: new tokens of a sequence that count; 0: all", PARAM_INT, 0, NULL},
     {"max_seqlen_k", "keys of a sequence that count; 0: all", PARAM_INT, 0, NULL},
@@ -133,7 +133,7 @@ static void complete(struct op_case *c) {
 
 // ---- Call and work ----------------------------------------------------------------------------
 
-// What the call is told of the longest new sequence: as given, else as the case has it.
+// max_seqlen_q for the call: the given one, else the case's.
 static int64_t longest_q(const struct op_case *c) {
     if (c->param[DEC_MAX_SEQLEN_Q] != 0) return (int64_t)c->param[DEC_MAX_SEQLEN_Q];
     return c->is_present[DEC_CU_SEQLENS_Q] ? (int64_t)c->param[DEC_SEQLEN_Q] : 0;
@@ -161,7 +161,7 @@ static tsr_status call(tsr_context *ctx, const struct op_case *c, const char *va
                                    : tsr_attention_decode(ctx, &args);
 }
 
-// Pairs of a query and a key that it sees, and keys that some query sees, of all sequences.
+// Counts the visible pairs of query and key, and the keys that any query sees, of all sequences.
 static void count(const struct op_case *c, double *pairs, double *keys) {
     const double *p = c->param;
     struct decode_sizes n = decode_sizes_of(c);
@@ -190,7 +190,7 @@ static double flops(const struct op_case *c) {
     return 2 * pairs * (double)n.heads * (double)(n.head_dim + n.head_dim_v);
 }
 
-// What is seen of the caches once; new keys and values, q and out once.
+// The visible part of the caches, new keys and values, q and out, once each.
 static double bytes(const struct op_case *c) {
     struct decode_sizes n = decode_sizes_of(c);
     double pairs, keys, element = (double)tsr_dtype_bytes(c->dtype);
@@ -202,7 +202,7 @@ static double bytes(const struct op_case *c) {
             (n.has_new ? 2 * rows * (double)n.kv_heads : 0));
 }
 
-// The caches are read, but for what is appended.
+// The written part: out, and the keys and values appended to the caches.
 static double written(const struct op_case *c) {
     struct decode_sizes n = decode_sizes_of(c);
     double rows = (double)n.total_q * (n.is_packed ? 1 : (double)n.batch);

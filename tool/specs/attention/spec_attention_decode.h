@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of the decode spec share: its slots and parameters, the sizes of a case, and where the rows
-// of a sequence are. The rules are stated anew here, from tessera/attention_decode.h: the library's own are
-// what is under test.
+// Shared by the files of the decode spec: its slots and parameters, the sizes of a case, and where the rows of
+// a sequence are. The rules are written anew from tessera/attention_decode.h, because the library's own rules
+// are under test.
 #ifndef TOOL_SPEC_ATTENTION_DECODE_H
 #define TOOL_SPEC_ATTENTION_DECODE_H
 
 #include "specs/spec.h"
 
-// Metadata is filled first, because what the caches hold depends on it.
+// Metadata is filled first, because the content of the caches depends on it.
 enum decode_slot {
     DEC_CU_SEQLENS_Q,
     DEC_CACHE_SEQLENS,
@@ -27,20 +27,20 @@ enum decode_slot {
 
 enum decode_param {
     DEC_BATCH,
-    DEC_SEQLEN_Q, // packed: of the longest
-    DEC_SEQLEN_K, // the new ones among them
+    DEC_SEQLEN_Q, // packed: of the longest sequence
+    DEC_SEQLEN_K, // including the new keys
     DEC_HEADS,
     DEC_KV_HEADS,
     DEC_HEAD_DIM,
     DEC_HEAD_DIM_V,    // 0: as head_dim
     DEC_CAPACITY,      // 0: as seqlen_k
     DEC_PAGE_SIZE,     // paged
-    DEC_NUM_PAGES,     // 0: as many as the sequences take
+    DEC_NUM_PAGES,     // 0: as many as the sequences need
     DEC_TOTAL_Q,       // packed: rows; 0: batch times seqlen
     DEC_ROTARY_DIM,    // 0: head_dim
     DEC_NUM_POSITIONS, // 0: enough for the capacity
     DEC_ALIBI_BATCH,   // slopes for every batch
-    DEC_RAGGED, // 1: lengths are drawn, NaN lies wherever no query looks; 2: and metadata is bad
+    DEC_RAGGED,        // 1: random lengths, NaN wherever no query looks; 2: and bad metadata
     DEC_MASK,
     DEC_INTERLEAVED,
     DEC_WINDOW_LEFT, // -1: none
@@ -59,14 +59,14 @@ struct decode_sizes {
 };
 struct decode_sizes decode_sizes_of(const struct op_case *c);
 
-// One sequence, by the metadata of the case where that has data.
+// One sequence, by the metadata of the case if it has data.
 struct decode_rows {
     int64_t q_first, len_q, cache_len, num_new, len_k;
 };
 struct decode_rows decode_rows_of(const struct op_case *c, int64_t batch);
 
 bool decode_sees(const struct op_case *c, const struct decode_rows *rows, int64_t i, int64_t j);
-// Row of the caches (page times page_size and what follows) that key j is read from.
+// The row of the caches (page times page_size plus the offset in the page) of key j.
 int64_t decode_cache_row(const struct op_case *c, int64_t batch, int64_t j);
 // Whether new key t is appended.
 bool decode_is_appended(const struct op_case *c, const struct decode_rows *rows, int64_t batch,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far decode may be off: spec_attention_bound.c's analysis of forward, in whose words this is, with the
-// error of a score also holding what rotation adds. A rotated element is off by 6 u of its pair's length,
-// and a key that was rotated in this call by its rounding to the cache's dtype on top.
+// The error bounds of decode: the analysis of forward in spec_attention_bound.c, whose notation this uses, plus
+// the error that rotation adds to a score. A rotated element has an error of 6 u times its pair's length, and a
+// key rotated in this call also its rounding to the cache's dtype.
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -15,12 +15,13 @@ struct view {
     const struct op_case *c;
     struct decode_sizes n;
     const double *q, *cosine, *sine, *slopes, *sinks, *k, *v;
-    double scale, softcap, rounding, least; // of the dtype: unit roundoff, half the least number
+    double scale, softcap, rounding,
+        least; // rounding, least: unit roundoff, half the smallest number
 };
 
 static double sum_factor(double count) { return (8 + 2 * sqrt(count)) * u32; }
 
-// The other element of a pair of rotary_dim; whether c is the second.
+// The other element of c's pair; *is_second: c is the second of the pair.
 static int64_t partner(const struct view *t, int64_t c, bool *is_second, int64_t *angle) {
     int64_t half = t->n.rotary_dim / 2;
     if (t->c->param[DEC_INTERLEAVED] != 0) {
@@ -58,7 +59,7 @@ static void rotate_q(const struct view *t, const double *x, int64_t position, do
     }
 }
 
-// Score of a key and how far it may be off.
+// The score of a key, and its error.
 static double score(const struct view *t, const double *q, const double *q_error, const double *k,
                     bool is_new, double alibi, double *error) {
     double s = 0, magnitude = 0, turned = 0;
@@ -89,7 +90,7 @@ static double exp_error(double x, double error) {
 }
 
 struct key {
-    int64_t row; // of the caches
+    int64_t row; // in the caches
     double score, error;
 };
 
@@ -162,7 +163,7 @@ static void bound_results(const struct view *t, int slot, double *bound) {
     free(scratch);
 }
 
-// What lay in a cache stays, and values are copied; rounding is the comparison's.
+// Old keys stay unchanged and values are copied, so only rotated keys have a bound; verify adds the rounding.
 static void bound_keys(const struct view *t, double *bound) {
     const struct decode_sizes *n = &t->n;
     for (int64_t b = 0; b < n->batch; b++) {

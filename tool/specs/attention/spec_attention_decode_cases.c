@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random cases of decode, what its tensors hold, and edge cases. Fills mean:
-//   NORMAL   normal numbers; ragged: NaN in all of the caches that no query looks at
-//   NAN      NaN strewn into what is looked at, too
+// Random cases of decode, and the values of its tensors. The fills:
+//   NORMAL   normal numbers; ragged: NaN in every row of the caches that no query sees
+//   NAN      also some NaN in rows that queries see
 //   LARGE    scores of about 1e2
 //   ZERO     queries are 0
 //   NEGATIVE_INFINITE  most sinks are -inf
@@ -69,7 +69,8 @@ void decode_randomize(struct rng *rng, struct op_case *c) {
     p[DEC_ALIBI_BATCH] = rng_chance(rng, 0.3);
     p[DEC_RAGGED] = rng_chance(rng, 0.85);
     p[DEC_MASK] = rng_chance(rng, 0.7);
-    bool may_precede = is_present[DEC_COS] && !is_present[DEC_K_NEW]; // queries, the first key
+    bool may_precede =
+        is_present[DEC_COS] && !is_present[DEC_K_NEW]; // queries before the first key
     if (may_precede) p[DEC_MASK] = TSR_MASK_CAUSAL;
     struct decode_sizes n = decode_sizes_of(c);
     if (is_present[DEC_K_NEW] && n.seqlen_q > n.capacity)
@@ -98,7 +99,7 @@ static void fill_offsets(struct rng *rng, const struct op_case *c, double *value
         values[b] = (double)at;
         int64_t longest = n.seqlen_q < n.total_q - at ? n.seqlen_q : n.total_q - at;
         at += is_ragged ? draw_length(rng, longest) : longest;
-        if (is_ragged && rng_chance(rng, 0.1) && at < n.total_q) at++; // a row of no sequence
+        if (is_ragged && rng_chance(rng, 0.1) && at < n.total_q) at++; // a row in no sequence
     }
 }
 
@@ -116,7 +117,7 @@ static void fill_lengths(struct rng *rng, const struct op_case *c, double *value
     }
 }
 
-// A page for every place, shuffled; ragged: sequences share pages that nothing is appended to.
+// A page for every entry, shuffled; ragged: sequences share pages to which the call appends nothing.
 static void fill_pages(struct rng *rng, const struct op_case *c, double *values) {
     struct decode_sizes n = decode_sizes_of(c);
     int64_t places = n.batch * n.max_pages;
@@ -163,7 +164,7 @@ static void fill_cache(const struct op_case *c, int64_t row_elements, double *va
                     break;
                 }
     }
-    for (int64_t b = 0; b < n.batch; b++) { // written before it is read
+    for (int64_t b = 0; b < n.batch; b++) { // rows that the call writes before it reads them
         struct decode_rows rows = decode_rows_of(c, b);
         for (int64_t t = 0; t < rows.num_new; t++)
             if (decode_is_appended(c, &rows, b, t))
@@ -187,7 +188,7 @@ static double draw(struct rng *rng, const struct op_case *c, int slot, enum edge
     return fill == FILL_ZERO && slot == DEC_Q ? 0 : x;
 }
 
-// A rotation by some angle for every position and pair; sines follow from the cosines.
+// A random rotation for every position and pair; the sines follow from the cosines.
 static void fill_angles(struct rng *rng, const struct op_case *c, int slot, double *values) {
     for (int64_t i = 0; i < case_numel(c, slot); i++) {
         double angle = 6.283185307 * rng_uniform(rng);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a case of decode comes to: its sizes, the rows of each sequence, which query sees which key, and where the rows
-// of a sequence lie in the cache.
+// A case of decode in numbers: its sizes, the rows of each sequence, which query sees which key, and where the rows of a
+// sequence lie in the cache.
 #include "specs/attention/spec_attention_decode.h"
 
 // ---- Sizes ------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ static int64_t clamp(int64_t x, int64_t low, int64_t high) {
     return x < low ? low : x > high ? high : x;
 }
 
-// False where the case has no data (yet), or on a device, where the host cannot look.
+// False if the case has no data (yet), or if it lies on a device, where the host cannot read it.
 static bool has_data(const struct op_case *c, int slot) {
     const tsr_tensor *t = &c->tensor[slot];
     return c->is_present[slot] && t->data != NULL && t->device.type == TSR_CPU;

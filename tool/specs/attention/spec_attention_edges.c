@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Edge cases of attention: the bugs that have hit users of attention kernels (masks, empty rows and
-// sequences, windows, lengths, -inf, broadcasting, head dimensions), each by name. See
-// spec_attention_cases.c for what the fills mean.
+// Edge cases of attention, from bugs that users of attention kernels have met: masks, empty rows and
+// sequences, windows, lengths, -inf, broadcasting, head dimensions. spec_attention_cases.c explains the
+// fills.
 #include "specs/attention/spec_attention.h"
 
 #define PACKED "+cu_seqlens_q +cu_seqlens_k "
@@ -13,7 +13,7 @@
 #define GRADIENTS " +dq +dk +dv"
 
 const struct edge_case attention_forward_edges[] = {
-    // Nothing to do, nothing to see.
+    // Empty calls, and rows that see no key.
     {"batch 0", "batch_size=0 seqlen_q=5 seqlen_k=7 +lse", FILL_NORMAL, LAYOUT_RANDOM},
     {"no heads", "batch_size=2 num_heads=0 seqlen_q=5 seqlen_k=7 +lse", FILL_NORMAL, LAYOUT_RANDOM},
     {"no query heads", "batch_size=2 num_heads=0 num_kv_heads=2 seqlen_q=200 seqlen_k=7 +lse",

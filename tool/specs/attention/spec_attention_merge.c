@@ -6,13 +6,13 @@
 
 static const struct param_spec params[] = {
     {"num_parts", "parts of the keys", PARAM_SIZE, 8, NULL},
-    {"batch_size", "first dimension of the rows; 0: there is none", PARAM_SIZE, 0, NULL},
+    {"batch_size", "first dimension of the rows; 0: none", PARAM_SIZE, 0, NULL},
     {"seqlen_q", "second dimension", PARAM_SIZE, 4096, NULL},
-    {"num_heads", "third dimension; 0: there is none", PARAM_SIZE, 32, NULL},
+    {"num_heads", "third dimension; 0: none", PARAM_SIZE, 32, NULL},
     {"head_dim_v", "columns", PARAM_SIZE, 128, NULL},
-    {"wide", "outs in f32, whatever out is", PARAM_FLAG, 0, NULL, SOURCE_TENSORS},
-    {"row_dims", "dimensions between parts and columns; -1: as the sizes are above 0", PARAM_INT,
-     -1, NULL, SOURCE_TENSORS},
+    {"wide", "outs in f32, whatever the dtype of out", PARAM_FLAG, 0, NULL, SOURCE_TENSORS},
+    {"row_dims", "dimensions between parts and columns; -1: those of sizes above 0", PARAM_INT, -1,
+     NULL, SOURCE_TENSORS},
     {0},
 };
 enum { PARTS, BATCH, ROWS, HEADS, COLUMNS, WIDE, ROW_DIMS };
@@ -81,11 +81,11 @@ static void randomize(struct rng *rng, struct op_case *c) {
     if (rng_chance(rng, 0.2)) c->param[ROW_DIMS] = (double)rng_int(rng, 0, 3);
 }
 
-// ZERO, SHIFTED: no part is empty. Otherwise parts weigh from everything to nothing, and empty ones, whose outs are NaN.
+// ZERO, SHIFTED: no part is empty. Other fills: weights from 0 to 1, and empty parts, whose outs are NaN.
 static bool fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
                  double *values) {
     int64_t numel = case_numel(c, slot), rows = 0;
-    if (slot == OUTS && fill == FILL_NEGATIVE_INFINITE) { // of lses only
+    if (slot == OUTS && fill == FILL_NEGATIVE_INFINITE) { // -inf only in lses
         for (int64_t i = 0; i < numel; i++) values[i] = rng_normal(rng);
         return true;
     }
@@ -100,7 +100,7 @@ static bool fill(struct rng *rng, const struct op_case *c, int slot, enum edge_f
         if (fill == FILL_SPECIAL && rng_chance(rng, 0.1))
             values[i] = rng_chance(rng, 0.5) ? (double)NAN : (double)INFINITY;
         if (values[i] != -INFINITY) continue;
-        double *outs = c->tensor[OUTS].data; // an empty part says nothing
+        double *outs = c->tensor[OUTS].data; // an empty part's outs must not matter
         int64_t columns = (int64_t)c->param[COLUMNS];
         for (int64_t d = 0; d < columns; d++) outs[i * columns + d] = (double)NAN;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a case of attention comes to: its sizes, the rows of each sequence, which query sees which key, and where the elements
-// of contiguous tensors are.
+// A case of attention in numbers: its sizes, the rows of each sequence, which query sees which key, and where the elements of
+// contiguous tensors are.
 #include <math.h>
 
 #include "specs/attention/spec_attention.h"
@@ -24,7 +24,7 @@ struct attention_sizes attention_sizes_of(const struct op_case *c) {
     if (!n.is_packed) return n;
     n.total_q = or_else(p[ATTN_TOTAL_Q], n.batch * n.seqlen_q);
     n.total_k = or_else(p[ATTN_TOTAL_K], n.batch * n.seqlen_k);
-    // max_seqlen 0 is the total, and no sequence is longer than that.
+    // max_seqlen 0 is the total; no sequence is longer than the total.
     if (n.seqlen_q == 0 || n.seqlen_q > n.total_q) n.seqlen_q = n.total_q;
     if (n.seqlen_k == 0 || n.seqlen_k > n.total_k) n.seqlen_k = n.total_k;
     return n;
@@ -43,7 +43,7 @@ static int64_t clamp(int64_t x, int64_t low, int64_t high) {
     return x < low ? low : x > high ? high : x;
 }
 
-// NULL where the case has no data (yet).
+// False if the case has no data (yet).
 static bool has_data(const struct op_case *c, int slot) {
     return c->is_present[slot] && c->tensor[slot].data != NULL;
 }

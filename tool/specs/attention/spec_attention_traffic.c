@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the variants of attention move. flash2 and tuned, and every backward but the naive one: each tensor
-// once. The others beside that, with P the bytes of an fp32 number for every pair of a query and a key that
-// see each other, in every head:
+// The traffic of attention's variants. flash2 and tuned, and every backward pass but the naive one, move each
+// tensor once. The others move more, with P the bytes of an fp32 number for every visible pair of query and key
+// in every head:
 //
 //   naive forward    scores; softmax; product with v          writes P twice, reads it twice
 //   naive backward   weights and their gradients; dk and dv; dq  writes P twice, reads it three times, q, k
 //                                                             and dout again
-//   flash1 forward   a block of 64 keys after the other: out, maximum and denominator in fp32, written and
-//                    read again with q for every further block
+//   flash1 forward   blocks of 64 keys in turn: for every block after the first, out, maximum and denominator are
+//                    written in fp32 and read again, with q
 #include <math.h>
 #include <string.h>
 
@@ -34,7 +34,7 @@ bool attention_traffic(const struct op_case *c, const char *variant, struct op_t
             traffic->read_bytes +=
                 slot_bytes(c, ATTN_Q) + slot_bytes(c, ATTN_K) + slot_bytes(c, ATTN_DOUT);
     } else if (strcmp(variant, "flash1") == 0 && !is_backward) {
-        // Under a mask a block meets as much fewer queries as there are fewer pairs.
+        // A mask reduces the queries of a block in the same proportion as the pairs.
         double all = (double)n.total_q * (double)n.seqlen_k * (n.is_packed ? 1 : (double)n.batch);
         double blocks = ceil((double)n.seqlen_k / FLASH1_BLOCK) - 1;
         double share = all > 0 ? attention_visible_pairs(c) / all : 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The self-attention module for verify, bench, apply, memory and report: parameters, tensors, work. Sizes,
-// calls, cases, fills and bounds are in the other files of the name.
+// The self-attention module for verify, bench, apply, memory and report: parameters, tensors, work. The other
+// files spec_self_attention_* have sizes, calls, cases, fills and bounds.
 #include "specs/attention/spec_self_attention.h"
 
 #include <math.h>
@@ -10,7 +10,8 @@
 
 static const char *const masks[] = {"none", "causal", "causal-top-left", NULL};
 
-// num_heads is no size: no tensor tells it, so apply has to be given it. num_kv_heads follows from it and w_qkv.
+// num_heads is no PARAM_SIZE, because no tensor gives it: apply needs it as an option. num_kv_heads follows from num_heads
+// and w_qkv.
 static const struct param_spec params[] = {
     {"batch_size", "sequences", PARAM_SIZE, 4, NULL},
     {"seqlen", "tokens of a sequence", PARAM_SIZE, 512, NULL},
@@ -18,16 +19,16 @@ static const struct param_spec params[] = {
     {"num_heads", "heads of q; in bench 0: embed_dim / 64", PARAM_INT, 0, NULL},
     {"num_kv_heads", "heads of k and v; 0: as q", PARAM_SIZE, 0, NULL, SOURCE_OPTION},
     {"head_dim", "columns of a head; 0: embed_dim / num_heads", PARAM_SIZE, 0, NULL},
-    {"rotary_dim", "with cos and sin: columns that they rotate; 0: all", PARAM_SIZE, 0, NULL},
+    {"rotary_dim", "with cos and sin: rotated columns; 0: all", PARAM_SIZE, 0, NULL},
     {"mask", "which keys a query sees", PARAM_CHOICE, 0, masks},
-    {"window_left", "keys kept before the diagonal one; -1: all", PARAM_INT, -1, NULL},
-    {"window_right", "keys kept after the diagonal one; -1: all", PARAM_INT, -1, NULL},
+    {"window_left", "keys kept before the diagonal key; -1: all", PARAM_INT, -1, NULL},
+    {"window_right", "keys kept after the diagonal key; -1: all", PARAM_INT, -1, NULL},
     {"softmax_scale", "factor of q k; 0: 1 / sqrt(head_dim)", PARAM_REAL, 0, NULL, PARAM_FLOAT},
-    {"softcap", "scores become softcap tanh(score / softcap); 0: they do not", PARAM_REAL, 0, NULL,
+    {"softcap", "scores become softcap tanh(score / softcap); 0: unchanged", PARAM_REAL, 0, NULL,
      PARAM_FLOAT},
     {"dropout_p", "share of the weights that are dropped", PARAM_REAL, 0, NULL},
     {"seed", "of dropout", PARAM_INT, 0, NULL, .most = 9e15},
-    {"offset", "of dropout's counter", PARAM_INT, 0, NULL, .most = 9e15},
+    {"offset", "offset of dropout's counter", PARAM_INT, 0, NULL, .most = 9e15},
     {"interleaved", "RoPE's pairs are (2i, 2i + 1)", PARAM_FLAG, 0, NULL},
     {0},
 };
@@ -121,7 +122,7 @@ static bool infer(struct op_case *c) {
     return true;
 }
 
-// What follows other sizes, spelt out.
+// Sets the sizes that follow from others.
 static void complete(struct op_case *c) {
     struct self_attention_sizes n = self_attention_sizes_of(c);
     c->param[SA_HEADS] = (double)n.heads;
@@ -141,14 +142,14 @@ static double forward_flops(const struct op_case *c) {
     return projection_flops(c) + core.spec->flops(&core);
 }
 
-// Of each projection both gradients.
+// Both gradients of each projection.
 static double backward_flops(const struct op_case *c) {
     struct op_case core = self_attention_core(c, true);
     return 2 * projection_flops(c) + core.spec->flops(&core);
 }
 
-// The library's estimate, where the case is one that it speaks of: biases both or none, all saved or
-// nothing, every gradient.
+// The library's estimate, if it covers the case: both biases or none, all tensors saved or none, every
+// gradient.
 static double forward_predict(tsr_context *ctx, const struct op_case *c, const char *variant) {
     const bool *is = c->is_present;
     tsr_self_attention_memory m;
@@ -163,7 +164,7 @@ static double forward_predict(tsr_context *ctx, const struct op_case *c, const c
                                m.forward_workspace_bytes);
 }
 
-// Backward has no y; db comes without b.
+// The estimate without y and biases, because backward has no y, and db without b.
 static double backward_predict(tsr_context *ctx, const struct op_case *c, const char *variant) {
     const bool *is = c->is_present;
     struct self_attention_sizes n = self_attention_sizes_of(c);
@@ -180,7 +181,7 @@ static double backward_predict(tsr_context *ctx, const struct op_case *c, const 
            biases - y;
 }
 
-// Part after part, each of which moves its own tensors once, but the attention as its variant does.
+// The sum over the parts: each moves its own tensors once, attention as its variant does.
 static bool traffic(const struct op_case *c, const char *variant, struct op_traffic *t) {
     struct self_attention_sizes n = self_attention_sizes_of(c);
     double element = (double)tsr_dtype_bytes(c->dtype), rows = (double)n.rows;
@@ -200,7 +201,7 @@ static bool traffic(const struct op_case *c, const char *variant, struct op_traf
     t->read_bytes += rotated + (backward ? 3 * x + attention + w_out + 2 * qkv + w_qkv
                                          : x + w_qkv + attention + w_out);
     t->write_bytes += rotated + (backward ? attention + w_out + x + w_qkv : qkv + x);
-    // Biases are read, and their gradients are one more pass over what they sum.
+    // Biases are read; their gradients take one more pass over the tensors that they sum.
     if (!backward) {
         t->read_bytes += c->is_present[SA_B_QKV] ? element * (double)n.qkv_dim : 0;
         t->read_bytes += c->is_present[SA_B_OUT] ? element * (double)n.embed_dim : 0;

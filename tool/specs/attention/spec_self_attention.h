@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of the self-attention spec share.
+// Shared by the files of the self-attention spec.
 #ifndef TOOL_SPEC_SELF_ATTENTION_H
 #define TOOL_SPEC_SELF_ATTENTION_H
 
 #include "specs/attention/spec_attention.h"
 
-// Both passes up to SA_LSE, then forward's, then backward's.
+// The slots of both passes up to SA_LSE, then those of forward, then those of backward.
 enum self_attention_slot {
     SA_X,
     SA_W_QKV,
@@ -55,7 +55,7 @@ static inline bool self_attention_is_backward(const struct op_case *c) {
     return c->spec->pass[0] == 'b';
 }
 
-// The attention within, forward or backward, as a case of its own; no tensors yet.
+// The module's attention, forward or backward, as a case of its own, without tensors.
 struct op_case self_attention_core(const struct op_case *c, bool is_backward);
 
 // As op_spec.call.
@@ -65,11 +65,11 @@ tsr_status self_attention_call_forward(tsr_context *ctx, const struct op_case *c
 tsr_status self_attention_call_backward(tsr_context *ctx, const struct op_case *c,
                                         const char *variant, void *workspace, size_t given_bytes,
                                         size_t *workspace_bytes);
-// The memory that the library announces. False where it does not speak of the case.
+// The library's estimate of the memory. False if it does not cover the case.
 bool self_attention_estimate(tsr_context *ctx, const struct op_case *c, const char *variant,
                              bool has_tables, bool has_bias, tsr_self_attention_memory *memory);
 
-// Forward on the oracle into qkv, attention, lse and y, of f64 and contiguous; y may be NULL. c holds the
+// Runs forward with the oracle into qkv, attention, lse and y, f64 and contiguous; y may be NULL. c has the
 // inputs of either pass.
 tsr_status self_attention_oracle(const struct op_case *c, double *qkv, double *attention,
                                  double *lse, double *y);

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far the module may be off: the bounds of its parts in turn, each with what its inputs are off by
-// carried through. u = 2^-24, U the unit roundoff of x's dtype.
+// The error bounds of the module: the bounds of its parts in turn; each part adds its own error and passes on
+// the error of its inputs. u = 2^-24, U the unit roundoff of x's dtype.
 //
-//   projection  c = sum a w: (8 + 4 sqrt(k)) u sum|a w| + 3 u |c| of its own, e_a |w| carried
-//   stored      U (|c| + e) on the way into the next part, after RoPE again
-//   RoPE        4 u (|a cos| + |b sin|) of its own, |cos| e_a + |sin| e_b carried
-//   attention   tool/specs/attention/spec_attention_bound.c, on the oracle's q, k, v, and carried: a score is off by
-//               d = scale sum(|q| e_k + e_q (|k| + e_k)), a weight by e = p (exp(d) - 1), so out by
+//   projection  c = sum a w: own error (8 + 4 sqrt(k)) u sum|a w| + 3 u |c|, passed on e_a |w|
+//   stored      U (|c| + e) before the next part, and again after RoPE
+//   RoPE        own error 4 u (|a cos| + |b sin|), passed on |cos| e_a + |sin| e_b
+//   attention   own error by tool/specs/attention/spec_attention_bound.c, at the oracle's q, k, v. Passed on: a score has
+//               the error d = scale sum(|q| e_k + e_q (|k| + e_k)), a weight e = p (exp(d) - 1), so out
 //               2 (sum e |v| + E sum p |v|) + sum (p + 2 e) e_v to first order while E = sum e is small,
-//               and never by more than weights that sum to 1 can make; lse by 2 E, or the worst d
-//   gradients   tool/specs/attention/spec_attention_bound.c with dout off by e: dv by sum p e, and with
-//               f = p (sum e |v| + sum e |out|) dq by scale sum f |k|, dk by scale sum f |q|
+//               and never more than weights with the sum 1 can cause; lse 2 E, or the worst d
+//   gradients   own error by tool/specs/attention/spec_attention_bound.c. Passed on from the error e of dout: dv sum p e,
+//               and with f = p (sum e |v| + sum e |out|) dq scale sum f |k|, dk scale sum f |q|
 //
-// A sum of terms that are off by e each is off by 4 sqrt(sum e^2), never more than sum e: their signs are
-// independent (Higham, Mary). The parts' own terms are taken 1.25 times: they are computed at the oracle's values, not at those
-// that are off. The slope of a softcap is at most 1, and under dropout every weight counts as kept.
+// A sum of terms with errors e has an error of 4 sqrt(sum e^2), and never more than sum e, because the signs are
+// independent (Higham, Mary). The parts' own errors count 1.25 times, because they are computed at the oracle's values
+// instead of the inexact ones. The slope of a softcap is at most 1, and under dropout every weight counts as kept.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,19 +26,19 @@ static const double u32 = 0x1p-24, tiny = 0x1p-126, own = 1.25;
 
 static double *doubles(int64_t count) { return heap_get((size_t)count + 1, sizeof(double)); }
 
-// The oracle refuses none of these calls, unless there is no memory.
+// The oracle refuses none of these calls, except for lack of memory.
 static void must(tsr_status status) {
     if (status == TSR_OUT_OF_MEMORY) heap_exhausted();
     if (status != TSR_OK) abort();
 }
 
-// What storing a value known to e adds.
+// The error that storing a value with the error e adds.
 static double stored(const struct op_case *c, double value, double e) {
     double roundoff = c->dtype == TSR_BF16 ? 0x1p-8 : c->dtype == TSR_F16 ? 0x1p-11 : u32;
     return roundoff * (fabs(value) + e) + (c->dtype == TSR_F16 ? 0x1p-25 : tiny);
 }
 
-// What terms that are off make of their sum: sum of errors, and of their squares.
+// The errors of a sum's terms: their sum, and the sum of their squares.
 struct spread {
     double sum, squares;
 };
@@ -50,8 +50,8 @@ static double spread_error(struct spread s) { return fmin(s.sum, 4 * sqrt(s.squa
 
 static double sum_factor(double count) { return (8 + 4 * sqrt(count)) * u32; }
 
-// c = a w^T + bias for rows of k and `cols` rows of w; a off by e_a (NULL: exact). error: of c before it
-// is stored.
+// c = a w^T + bias for rows of k elements and `cols` rows of w; e_a is the error of a (NULL: exact). error: that of c
+// before it is stored.
 static void project(const double *a, const double *e_a, int64_t rows, int64_t k, const double *w,
                     int64_t cols, const double *bias, double *value, double *error) {
     for (int64_t r = 0; r < rows; r++)
@@ -73,8 +73,8 @@ static void project(const double *a, const double *e_a, int64_t rows, int64_t k,
 
 // ---- Rotation ---------------------------------------------------------------------------------
 
-// Heads of q and k in rows of qkv, off by e: rotated in place (backwards: by the negative angle), and
-// stored before and after, the last time unless it is what is compared.
+// Rotates the heads of q and k in rows of qkv, with the errors e, in place (in backward by the negative angle). They are
+// stored before and after; is_compared: without the last store, which verify adds.
 static void rotate(const struct op_case *c, bool is_compared, double *value, double *e) {
     struct self_attention_sizes n = self_attention_sizes_of(c);
     const double *cos = case_values(c, "cos"), *sin = case_values(c, "sin");
@@ -103,9 +103,9 @@ static void rotate(const struct op_case *c, bool is_compared, double *value, dou
         e[i] += stored(c, value[i], e[i]);
 }
 
-// ---- The attention within ---------------------------------------------------------------------
+// ---- The module's attention -------------------------------------------------------------------
 
-// q, k, v (or their gradients) taken out of rows of qkv, and put back.
+// take copies q, k or v (or their gradients) out of rows of qkv, put copies them back.
 static void take(const struct self_attention_sizes *n, const double *qkv, int64_t first,
                  int64_t count, double *heads) {
     for (int64_t r = 0; r < n->rows; r++)
@@ -122,7 +122,7 @@ static void put(const struct self_attention_sizes *n, const double *heads, int64
 struct core {
     struct op_case c; // of attention; its tensors are these
     struct self_attention_sizes n;
-    double *part[3], *error[3]; // q, k, v and what they are off by
+    double *part[3], *error[3]; // q, k, v and their errors
 };
 
 static void core_create(struct core *core, const struct op_case *c, bool is_backward,
@@ -154,7 +154,7 @@ static void core_release(struct core *core) {
     }
 }
 
-// p of one pair, and d where anything is off.
+// The weight p of one pair, and the error d of its score.
 static double weight(const struct core *core, int64_t at_q, int64_t at_k, double lse, double *d) {
     const double *q = core->part[0] + at_q, *k = core->part[1] + at_k;
     const double *e_q = core->error[0] + at_q, *e_k = core->error[1] + at_k;
@@ -170,7 +170,7 @@ static double weight(const struct core *core, int64_t at_q, int64_t at_k, double
     return exp(s - lse);
 }
 
-// Adds what inputs that are off do to one row of out, and to its lse.
+// Adds the passed-on errors of the inputs to one row of out and to its lse.
 static void carry_row(const struct core *core, const struct attention_rows *rows, int64_t b,
                       int64_t h, int64_t i, double *sums, double *out, double *lse) {
     const struct self_attention_sizes *n = &core->n;
@@ -180,7 +180,7 @@ static void carry_row(const struct core *core, const struct attention_rows *rows
     double kept = 1 / (1 - core->c.param[ATTN_DROPOUT_P]), e_sum = 0, worst_d = 0;
     double *spread = sums, *moved = sums + dim, *of_v = sums + 2 * dim, *worst = sums + 3 * dim;
     memset(sums, 0, (size_t)(4 * dim) * sizeof *sums);
-    if (row_lse == -INFINITY) return; // sees nothing
+    if (row_lse == -INFINITY) return; // the row sees no key
     for (int64_t j = 0; j < n->seqlen; j++) {
         if (!attention_sees(&core->c, rows, i, j)) continue;
         int64_t at_k = ((b * n->seqlen + j) * n->kv_heads + h / (n->heads / n->kv_heads)) * dim;
@@ -252,7 +252,7 @@ void self_attention_forward_bound(const struct op_case *c, int slot, double *bou
 
 // ---- Backward ---------------------------------------------------------------------------------
 
-// c = a^T b over rows (a is rows x m, off by e_a, b rows x n), or sum of a where b is NULL.
+// The error of c = a^T b over rows (a is rows x m with the errors e_a, b rows x n), or of the sum of a if b is NULL.
 static void reduce(const double *a, const double *e_a, int64_t rows, int64_t m, const double *b,
                    int64_t n, double *error) {
     for (int64_t i = 0; i < m; i++)
@@ -269,7 +269,7 @@ static void reduce(const double *a, const double *e_a, int64_t rows, int64_t m, 
         }
 }
 
-// Adds what a dout that is off does to the gradients of q, k, v (each of its own heads).
+// Adds the passed-on error of dout to the gradients of q, k and v.
 static void carry_gradients(const struct core *core, const double *e_dout, double *const *e) {
     const struct self_attention_sizes *n = &core->n;
     const double *out = core->c.tensor[ATTN_OUT].data, *lse = core->c.tensor[ATTN_LSE].data;
@@ -300,7 +300,7 @@ static void carry_gradients(const struct core *core, const double *e_dout, doubl
     }
 }
 
-// dqkv by the oracle, and what it is off by before it is rotated.
+// dqkv by the oracle, and its error before the rotation.
 static void core_gradients(const struct op_case *c, double *dout, const double *e_dout,
                            double *dqkv, double *e_dqkv) {
     struct core core;
@@ -333,7 +333,7 @@ static void core_gradients(const struct op_case *c, double *dout, const double *
     core_release(&core);
 }
 
-// a (rows x k) of a matrix as its transpose.
+// The transpose of a.
 static double *transposed(const double *a, int64_t rows, int64_t cols) {
     double *t = doubles(rows * cols);
     for (int64_t r = 0; r < rows; r++)

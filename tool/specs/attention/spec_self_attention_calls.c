@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls of the self-attention module that a case describes, and what its oracle makes of one.
+// The calls of the self-attention module that a case describes, and the oracle's results of a case.
 #include <stdlib.h>
 
 #include "specs/attention/spec_self_attention.h"
@@ -45,11 +45,11 @@ tsr_status self_attention_call_backward(tsr_context *ctx, const struct op_case *
 }
 
 tsr_context *self_attention_oracle_context(void) {
-    static tsr_context *ctx; // one thread at a time asks it
+    static tsr_context *ctx; // used by one thread at a time
     if (ctx == NULL &&
         tsr_context_create(&TSR_CONTEXT_OPTIONS(.num_threads = 1, .isa = TSR_ISA_SCALAR), &ctx) !=
             TSR_OK)
-        heap_exhausted(); // nothing else can be refused
+        heap_exhausted(); // there is no other reason for a failure
     return ctx;
 }
 

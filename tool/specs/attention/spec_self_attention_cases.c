@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random and edge cases of the self-attention module. Weights are scaled to keep projections near 1, as
-// in a network. NAN: the last token of every sequence. LARGE: scores of some tens. ZERO: x and dy.
+// Random and edge cases of the self-attention module. Weights are scaled so that projections are near 1, as
+// in a network. NAN: in the last token of every sequence. LARGE: scores of some tens. ZERO: x and dy are 0.
 #include <math.h>
 
 #include "specs/attention/spec_self_attention.h"
@@ -34,7 +34,7 @@ void self_attention_randomize(struct rng *rng, struct op_case *c) {
     static const double scales[] = {1, 0.3, -0.2, 0.01}, drops[] = {0.1, 0.5};
     bool *is_present = c->is_present, is_backward = spec_slot(c->spec, "dy") >= 0;
     double most = is_backward ? 1.5e5 : 4e5,
-           *p = c->param; // multiplications, for the oracle's sake
+           *p = c->param; // multiplications, because the oracle is slow
     do draw_sizes(rng, c);
     while (projection_cost(c) > most || core_cost(c) > most / 2);
     int64_t head_dim = (int64_t)p[SA_HEAD_DIM], longest = (int64_t)p[SA_SEQLEN] + 5;
@@ -60,9 +60,9 @@ void self_attention_randomize(struct rng *rng, struct op_case *c) {
     for (int s = SA_QKV; s <= SA_B_OUT; s++) is_present[s] = rng_chance(rng, 0.5);
 }
 
-// ---- What the tensors hold --------------------------------------------------------------------
+// ---- Values of the tensors --------------------------------------------------------------------
 
-// Large cases are for measuring, where any plausible values do.
+// Large cases are only measured, so any plausible values are good enough.
 static bool is_large(const struct op_case *c) { return projection_cost(c) + core_cost(c) > 5e7; }
 
 static void fill_tables(const struct op_case *c, int slot, double *values) {
@@ -74,7 +74,7 @@ static void fill_tables(const struct op_case *c, int slot, double *values) {
         }
 }
 
-// What forward saved: all three in qkv's turn, by the oracle.
+// The tensors saved by forward: the oracle fills all three when qkv is filled.
 static bool fill_saved(const struct op_case *c, int slot) {
     return slot != SA_QKV ||
            self_attention_oracle(c, c->tensor[SA_QKV].data, c->tensor[SA_ATTENTION].data,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sizes that a case of the self-attention module comes to, and the attention within it.
+// The sizes of a case of the self-attention module, and its attention as a case of its own.
 #include <math.h>
 
 #include "specs/attention/spec_self_attention.h"
