@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Verbs over the CMake presets. On a fresh Debian or Ubuntu with a C compiler and make, `make report` and
-# `make test` are all: they install what is missing after saying so (scripts/setup).
+# Shortcuts for the CMake presets. On a fresh Debian or Ubuntu with a C compiler and make, `make report` and `make test`
+# suffice: they say what is missing and install it (scripts/setup).
 #
 #   make            build/release: libraries and ./build/release/tessera
 #   make report     verify, measure, and write report/report.html (FULL=1: all of it, under 15 minutes)
@@ -15,7 +15,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PREFIX ?= /usr/local
 TESSERA = build/release/tessera
 
-# Ninja where it is installed; an existing build folder keeps its generator.
+# Ninja if it is installed. An existing build folder keeps its generator.
 CMAKE_GENERATOR ?= $(if $(shell command -v ninja),Ninja,Unix Makefiles)
 
 .PHONY: all build setup report test check format bench install uninstall deb clean test-asan test-tsan fuzz
@@ -25,7 +25,7 @@ all: build
 
 build: build-release
 
-# Configures a new folder, and an old one when setup has installed something since.
+# Configures a new folder, and an existing one if setup has installed something since.
 build-%:
 	@command -v cmake >/dev/null || { echo "CMake is missing; type: make setup"; exit 1; }
 	@test -f build/$*/CMakeCache.txt && ! test build/setup.stamp -nt build/$*/CMakeCache.txt || \

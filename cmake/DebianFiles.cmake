@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# What Debian wants in every package beside what is installed: copyright and changelog in the package's own folder,
-# man pages compressed. CPack runs it between staging and packing; each component is staged in a folder of its name.
+# What Debian requires in every package besides the installed files: copyright and changelog in the package's folder,
+# and compressed man pages. CPack runs this after staging and before packing. Each component is staged in a folder with
+# its name.
 set(copyright "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: Tessera
 
@@ -23,7 +24,7 @@ foreach(component ${CPACK_COMPONENTS_ALL})
   string(TOUPPER ${component} COMPONENT)
   set(folder ${staged}/share/doc/${CPACK_DEBIAN_${COMPONENT}_PACKAGE_NAME})
   if(component STREQUAL library)
-    file(REMOVE_RECURSE ${staged}/share/doc) # copyright stands for LICENSE
+    file(REMOVE_RECURSE ${staged}/share/doc) # the copyright file replaces LICENSE
   endif()
   file(WRITE ${folder}/copyright "${copyright}")
   file(WRITE ${folder}/changelog.Debian "${changelog}")

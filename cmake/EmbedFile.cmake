@@ -2,7 +2,7 @@
 # tessera_embed_file(TARGET SYMBOL FILE) compiles a file into a target, as
 #     extern const unsigned char SYMBOL[];      the bytes, and a zero after the last
 #     extern const size_t SYMBOL_bytes;         their number
-# An empty FILE gives no bytes. As a script (cmake -P) this same file writes the C source.
+# An empty FILE gives no bytes. Run as a script (cmake -P), this file writes the C source.
 if(CMAKE_SCRIPT_MODE_FILE)
   set(hex "")
   if(INPUT)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# tessera_embed_kernels(TARGET FILE...) compiles kernel sources and the headers that they include into a
-# target, with the table of src/cuda/cuda_source.h. A name is the path below src/, as #include has it.
+# tessera_embed_kernels(TARGET FILE...) compiles kernel sources and the headers that they include into a target, with
+# the table of src/cuda/cuda_source.h. A file's name is its path below src/, as in #include.
 include(EmbedFile)
 
 function(tessera_embed_kernels target)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Jansson, the archive before the shared library: what links it can be copied to another machine, and
-# shows none of Jansson's symbols, some of which json-c has too. Gives tessera::jansson.
+# Finds Jansson, preferably the static library: programs with it can be copied to another machine, and hide Jansson's
+# symbols, some of which json-c has too. Defines tessera::jansson.
 find_path(JANSSON_INCLUDE_DIR jansson.h)
 find_library(JANSSON_LIBRARY NAMES libjansson.a jansson)
 mark_as_advanced(JANSSON_INCLUDE_DIR JANSSON_LIBRARY)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# SQLite, the archive before the shared library, so that what links it can be copied to another machine. Gives
+# Finds SQLite, preferably the static library, so that programs with it can be copied to another machine. Defines
 # tessera::sqlite.
 find_path(SQLITE_INCLUDE_DIR sqlite3.h)
 find_library(SQLITE_LIBRARY NAMES libsqlite3.a sqlite3)

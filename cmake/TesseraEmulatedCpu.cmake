@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# AVX-512, AVX512-BF16 and AMX emulated for tests: the sources that use them, compiled for AVX2 with the intrinsics of
-# tests/emulated_cpu in place of the compiler's. What is linked with these objects before the library takes its kernels, and what
-# cpuid says, from them. `tessera-emulated` is the command so.
+# Emulates AVX-512, AVX512-BF16 and AMX for tests: the sources that use them are compiled for AVX2 with the intrinsics
+# of tests/emulated_cpu in place of the compiler's. A program that links these objects before the library gets its
+# kernels and its cpuid from them. `tessera-emulated` is the command built this way.
 if(NOT is_x86_64 OR NOT has_bf16_flags OR NOT TARGET tessera_tool_parts OR NOT CMAKE_C_COMPILER_ID STREQUAL GNU
    OR TESSERA_SANITIZE)
   return()
@@ -10,10 +10,10 @@ endif()
 tessera_objects(tessera_emulated_cpu ${simd_sources} ${bf16_sources} tests/emulated_cpu/emulated_cpu.c)
 target_include_directories(tessera_emulated_cpu BEFORE PRIVATE tests/emulated_cpu)
 target_compile_definitions(tessera_emulated_cpu PRIVATE TSRI_SIMD_AVX512)
-# -Wno-psabi: registers that AVX2 has not got are passed in memory, everywhere alike.
+# -Wno-psabi: AVX2 passes these vectors in memory, and all files agree on it.
 target_compile_options(tessera_emulated_cpu PRIVATE ${isa_flags_avx2} ${kernel_flags} -O2 -Wno-psabi)
 
-# Minutes to compile: what asks for it builds it (scripts/emulate_cpu).
+# Takes minutes to compile, so it is only built on request (scripts/emulate_cpu).
 add_executable(tessera_emulated_command EXCLUDE_FROM_ALL tool/main.c $<TARGET_OBJECTS:tessera_emulated_cpu>)
 set_target_properties(tessera_emulated_cpu PROPERTIES EXCLUDE_FROM_ALL ON)
 tessera_flags(tessera_emulated_command)
@@ -22,7 +22,7 @@ set_target_properties(tessera_emulated_command PROPERTIES OUTPUT_NAME tessera-em
 target_link_libraries(tessera_emulated_command PRIVATE tessera_tool_parts tessera_static ${CMAKE_DL_LIBS} m
                       Threads::Threads)
 
-# What is chosen for AMX, and that bits do not follow the number of threads there: built with the command.
+# The choices for AMX, and that bits do not depend on the number of threads with it. Built with the command.
 if(test_sources)
   foreach(test test_matmul_choice test_matmul_tables test_matmul_rows_tables test_attention_choice test_matmul_bits)
     set(name emulated_${test})
@@ -38,7 +38,7 @@ if(test_sources)
   endforeach()
 endif()
 
-# The intrinsics themselves, and the compiler's where the processor has them.
+# The intrinsics themselves, and the compiler's if the processor supports them.
 if(test_sources)
   foreach(name emulated_test_intrinsics test_intrinsics)
     add_executable(${name} tests/emulated_cpu/test_intrinsics.c)
@@ -53,7 +53,7 @@ if(test_sources)
   target_compile_options(test_intrinsics PRIVATE ${isa_flags_avx512} ${bf16_flags})
 endif()
 
-# Every operation on each processor where the command is built; scripts/emulate_cpu does more.
+# Every operation on each processor, if the command is built. scripts/emulate_cpu tests more.
 set(configs_sapphire_rapids 1500)
 set(configs_zen4 600)
 set(configs_skylake 600)

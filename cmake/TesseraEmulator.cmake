@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The emulated CUDA device of tests/emulator: one library that is the driver and the compiler, for tests that run kernels
-# without a GPU. It switches stacks, which sanitizers do not follow, and compiles kernels by g++ when they are run.
+# The emulated CUDA device of tests/emulator: one library with the driver and the compiler, for tests that run kernels
+# without a GPU. It switches stacks, which sanitizers do not support, and compiles kernels with g++ when they are run.
 find_program(TESSERA_GXX g++)
 mark_as_advanced(TESSERA_GXX)
 if(TESSERA_SANITIZE OR NOT TESSERA_GXX OR NOT CMAKE_SIZEOF_VOID_P EQUAL 8
@@ -29,8 +29,9 @@ foreach(name test_emulator test_tool_emulator test_tool_emulator_attention test_
   endif()
 endforeach()
 
-# Tests that are for a real GPU, once more, or for either. Two of them also with copies and products as late as can be.
-function(add_emulated name test) # more variables
+# Runs tests for a real GPU, or for either device, on the emulated one too. Two of them run again with copies and
+# products as late as possible.
+function(add_emulated name test) # further arguments: environment variables
   if(TARGET ${test})
     add_dependencies(${test} tessera_emulator)
     add_test(NAME ${name} COMMAND ${PROJECT_SOURCE_DIR}/scripts/emulate $<TARGET_FILE:${test}>)

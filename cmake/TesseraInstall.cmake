@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Headers, libraries, tool with its man pages and completions, the CMake package (find_package(tessera CONFIG)) and
-# the pkg-config files. All paths inside them are relative to where they lie, so that an installed tree can be moved.
-# Components: library (what programs run with), development, tool; TesseraPackage.cmake makes packages of them.
+# Headers, libraries, the tool with its man pages and completions, the CMake package (find_package(tessera CONFIG)) and
+# the pkg-config files. All paths in these files are relative to their own location, so that an installed tree can be
+# moved. Components: library (needed to run programs), development, tool. TesseraPackage.cmake makes packages of them.
 include(CMakePackageConfigHelpers)
 
 set(libraries tessera_static)
@@ -23,7 +23,7 @@ install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT library)
 
 if(TARGET tessera_command)
   install(TARGETS tessera_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tool)
-  # The tool writes them itself, from the tables behind --help; for another processor it cannot.
+  # The tool writes these files itself from the tables behind --help, so cross compilation omits them.
   if(NOT CMAKE_CROSSCOMPILING)
     set(documents ${PROJECT_BINARY_DIR}/documents)
     add_custom_command(OUTPUT ${documents}/stamp
@@ -47,7 +47,7 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tessera)
 install(EXPORT tesseraTargets NAMESPACE tessera:: DESTINATION ${package_dir} COMPONENT development)
 configure_package_config_file(cmake/tesseraConfig.cmake.in ${PROJECT_BINARY_DIR}/tesseraConfig.cmake
   INSTALL_DESTINATION ${package_dir})
-# As the SONAME has it.
+# The same compatibility as in the SONAME.
 set(compatibility SameMajorVersion)
 if(PROJECT_VERSION_MAJOR EQUAL 0)
   set(compatibility SameMinorVersion)
@@ -58,7 +58,7 @@ install(FILES ${PROJECT_BINARY_DIR}/tesseraConfig.cmake
   ${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake cmake/FindJansson.cmake
   DESTINATION ${package_dir} COMPONENT development)
 
-# ${pcfiledir} is where the .pc file lies: libdir/pkgconfig.
+# ${pcfiledir} is the folder of the .pc file: libdir/pkgconfig.
 file(RELATIVE_PATH pc_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 string(REGEX REPLACE "/$" "" pc_prefix "${pc_prefix}")
 file(RELATIVE_PATH pc_libdir ${CMAKE_INSTALL_PREFIX} ${CMAKE_INSTALL_FULL_LIBDIR})

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Debian packages of the installed components, by CPack: libtessera<abi> (the shared library), libtessera-dev (headers,
-# archives, CMake package, pkg-config files) and tessera (the command). `make deb` builds them as for /usr.
-# Maintainer is $DEBFULLNAME <$DEBEMAIL> of the environment when CMake runs, as Debian's own tools have it.
+# static libraries, CMake package, pkg-config files) and tessera (the command). `make deb` builds them for /usr. The
+# maintainer is $DEBFULLNAME <$DEBEMAIL> from the environment of CMake, as with Debian's own tools.
 if(NOT TARGET tessera OR NOT TARGET tessera_command)
   return()
 endif()
@@ -30,7 +30,7 @@ if(DEFINED ENV{DEBEMAIL})
 endif()
 set(CPACK_DEBIAN_PACKAGE_MAINTAINER "${maintainer} <${address}>")
 
-# What a binary needs is asked of dpkg-shlibdeps (of dpkg-dev); without it, the C library is named without a version.
+# dpkg-shlibdeps (from dpkg-dev) finds a binary's dependencies. Without it the C library is named without a version.
 find_program(TESSERA_SHLIBDEPS dpkg-shlibdeps)
 mark_as_advanced(TESSERA_SHLIBDEPS)
 foreach(component LIBRARY TOOL)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What all our targets share: warnings, hidden symbols, arithmetic as written, no LTO, sanitizers.
+# Shared by all our targets: warnings, hidden symbols, exact arithmetic, no LTO, sanitizers.
 include(CheckCCompilerFlag)
 include(CheckCSourceCompiles)
 
@@ -13,7 +13,7 @@ function(tessera_check_x86_64 result)
   set(${result} ${TESSERA_IS_X86_64} PARENT_SCOPE)
 endfunction()
 
-# Whether the compiler takes all of some flags.
+# Whether the compiler accepts all of some flags.
 function(tessera_check_flags flags result)
   set(CMAKE_REQUIRED_QUIET ON)
   string(MAKE_C_IDENTIFIER "TESSERA_HAS_${flags}" name)
@@ -21,8 +21,8 @@ function(tessera_check_flags flags result)
   set(${result} ${${name}} PARENT_SCOPE)
 endfunction()
 
-# Bits shall not follow CMAKE_C_FLAGS, which these come after (docs/decisions/0016-bits-and-compilers.md): nothing is fused,
-# reordered or taken to be finite that is not written so, and no link step compiles anew.
+# Results must not depend on CMAKE_C_FLAGS, so these flags come after them (docs/decisions/0016-bits-and-compilers.md):
+# the compiler must not fuse or reorder operations or assume finite values, and the link step must not compile again.
 set(tessera_exact_flags -ffp-contract=off -fno-fast-math -fno-unsafe-math-optimizations -fno-associative-math
     -fno-reciprocal-math -fno-finite-math-only -fsigned-zeros -fno-lto)
 if(CMAKE_C_COMPILER_ID STREQUAL GNU)
@@ -40,24 +40,24 @@ if(is_x86_64)
   endif()
 endif()
 
-# Flags of a target of our own; none of them reaches a user's target.
+# Flags of our own targets. None of them reaches a user's target.
 function(tessera_flags target)
   set_target_properties(${target} PROPERTIES
     C_STANDARD 11 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF
     C_VISIBILITY_PRESET hidden POSITION_INDEPENDENT_CODE ON INTERPROCEDURAL_OPTIMIZATION OFF)
-  # What we write for; a file that needs more of the system defines _GNU_SOURCE first.
+  # The interface that our sources use. A file that needs more of the system defines _GNU_SOURCE first.
   target_compile_definitions(${target} PRIVATE _POSIX_C_SOURCE=200809L)
   if(CMAKE_C_COMPILER_ID MATCHES "GNU|Clang")
     target_compile_options(${target} PRIVATE -Wall -Wextra -Wconversion -Wshadow
                            -Wno-missing-field-initializers ${tessera_exact_flags})
-    # gcc and clang give programs that were linked with -ffast-math or -Ofast a start at which subnormals become 0.
+    # With -ffast-math or -Ofast at link time, gcc and clang add start-up code that flushes subnormals to 0.
     target_link_options(${target} PRIVATE -O2 -fno-fast-math -fno-unsafe-math-optimizations ${tessera_exact_link_flags})
   endif()
   if(CMAKE_C_COMPILER_ID MATCHES "Clang")
-    # gcc's -Wconversion leaves signs alone; the two shall say the same.
+    # gcc's -Wconversion ignores signs; both compilers must warn about the same.
     target_compile_options(${target} PRIVATE -Wno-sign-conversion)
   endif()
-  # A compiler that is newer than those tested may warn of new things: that must not stop a build.
+  # A newer compiler than those tested may have new warnings, which must not stop a build.
   set(newest_GNU 15)
   set(newest_Clang 20)
   if(TESSERA_WERROR AND newest_${CMAKE_C_COMPILER_ID}
@@ -71,7 +71,7 @@ function(tessera_flags target)
   endif()
 endfunction()
 
-# Objects of the library, which sees every floor of src/.
+# Objects of the library, which may include every floor of src/.
 function(tessera_objects target)
   add_library(${target} OBJECT ${ARGN})
   tessera_flags(${target})

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-# Each test_*.c below tests/ is one cmocka program and one ctest test. It sees src/, and the tool's parts where
-# those are built. test_*.py are pytest's: scripts/run_tests runs both. A test that exits with 77
-# is skipped. examples/ are compiled, run, and built against an installed copy.
+# Each test_*.c below tests/ is one cmocka program and one ctest test. It may include src/, and the tool's parts if they
+# are built. pytest runs test_*.py; scripts/run_tests runs both. A test with exit status 77 is skipped. examples/ are
+# compiled, run, and built against an installed copy.
 find_path(CMOCKA_INCLUDE_DIR cmocka.h)
 find_library(CMOCKA_LIBRARY cmocka)
 mark_as_advanced(CMOCKA_INCLUDE_DIR CMOCKA_LIBRARY)
 
 file(GLOB_RECURSE test_sources CONFIGURE_DEPENDS tests/test_*.c)
-list(FILTER test_sources EXCLUDE REGEX "/tests/emulated_cpu/") # which cmake/TesseraEmulatedCpu.cmake builds in two ways
+list(FILTER test_sources EXCLUDE REGEX "/tests/emulated_cpu/") # cmake/TesseraEmulatedCpu.cmake builds them in two ways
 if(NOT CMOCKA_INCLUDE_DIR OR NOT CMOCKA_LIBRARY)
   message(STATUS "cmocka not found: the C tests are left out (Debian: apt install libcmocka-dev, "
                  "or run: make setup)")
@@ -15,15 +15,15 @@ if(NOT CMOCKA_INCLUDE_DIR OR NOT CMOCKA_LIBRARY)
 endif()
 file(GLOB test_helpers CONFIGURE_DEPENDS tests/support/*.c)
 
-# Of kernels for GPUs, of figures and of failing calls, a thread at a time: minutes under ThreadSanitizer, which learns
-# nothing from them.
+# Single-threaded tests of GPU kernels, figures and failing calls: they take minutes under ThreadSanitizer, which finds
+# nothing in them.
 if(TESSERA_SANITIZE STREQUAL thread)
   list(FILTER test_sources EXCLUDE REGEX "/test_(kernel_archs|tool_faults_cuda|tool_measure|tool_memory)\\.c$")
 endif()
 
 foreach(source ${test_sources})
   get_filename_component(name ${source} NAME_WE)
-  # Where the tool is not built, neither are its tests.
+  # The tool's tests are built only with the tool.
   if(name MATCHES "^test_(tool|model)_" AND NOT TARGET tessera_tool_parts)
     continue()
   endif()
@@ -47,7 +47,7 @@ foreach(source ${test_sources})
   add_test(NAME ${name} COMMAND ${name} ${arguments})
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900)
 endforeach()
-# Its calls of operations go through functions of its own: OPERATION(name) for each.
+# The linker redirects its calls of operations to its own functions, one per OPERATION(name).
 if(TARGET test_tool_floats)
   file(STRINGS tests/tool/test_tool_floats.c operations REGEX "^OPERATION\\([a-z_]+\\)$")
   foreach(line ${operations})
@@ -57,14 +57,14 @@ if(TARGET test_tool_floats)
 endif()
 include(TesseraEmulator)
 include(TesseraEmulatedCpu)
-# The longest start first, beside each other: every second operation each.
+# The longest tests start first and run in parallel: each takes every second operation.
 if(TEST test_tool_verify)
   add_test(NAME test_tool_verify_2 COMMAND test_tool_verify 2 2)
   set_tests_properties(test_tool_verify_2 PROPERTIES SKIP_RETURN_CODE 77)
   set_tests_properties(test_tool_verify test_tool_verify_2 PROPERTIES COST 1000 TIMEOUT 1800)
 endif()
 
-# Our declarations of CUDA are compared with the toolkit's, where there is one.
+# Our declarations of CUDA are compared with the toolkit's, if there is one.
 find_path(TESSERA_CUDA_INCLUDE_DIR NAMES cuda.h PATHS /usr/local/cuda/include /opt/cuda/include)
 mark_as_advanced(TESSERA_CUDA_INCLUDE_DIR)
 if(TARGET test_cuda_headers AND TESSERA_CUDA_INCLUDE_DIR
@@ -82,11 +82,11 @@ endif()
 
 # ---- Fuzzing: docs/fuzzing.md --------------------------------------------------------------------
 
-# tests/fuzz/fuzz_<subject>.c is a target, <subject>_*.c beside it are its helpers. With replay.c it is a program that runs
-# the corpus and a few thousand mutations of it, in every build; with TESSERA_FUZZ also one of libFuzzer's.
+# tests/fuzz/fuzz_<subject>.c is a target, and <subject>_*.c are its helpers. With replay.c it is a program that runs
+# the corpus and a few thousand mutations of it, in every build. TESSERA_FUZZ also builds it with libFuzzer.
 file(GLOB fuzz_sources CONFIGURE_DEPENDS tests/fuzz/fuzz_*.c)
 if(NOT TARGET tessera_tool_parts)
-  set(fuzz_sources "") # the tool's options and the model library are among the subjects
+  set(fuzz_sources "") # the subjects include the tool's options and the model library
 endif()
 foreach(source ${fuzz_sources})
   get_filename_component(name ${source} NAME_WE)
@@ -109,7 +109,7 @@ foreach(source ${fuzz_sources})
   endforeach()
 endforeach()
 
-# ---- Examples: compiled and run; then against an installed copy ----------------------------------
+# ---- Examples: compiled and run, then built against an installed copy ----------------------------
 
 file(GLOB examples CONFIGURE_DEPENDS examples/*.c)
 foreach(source ${examples})
@@ -132,7 +132,7 @@ if(COMMAND add_emulated)
   add_emulated(emulated_example_streams_and_graphs streams_and_graphs)
 endif()
 
-# An instrumented library cannot be linked without its sanitizer.
+# An instrumented library can only be linked with its sanitizer.
 if(TESSERA_INSTALL AND TESSERA_SHARED AND NOT TESSERA_SANITIZE)
   add_test(NAME install COMMAND ${PROJECT_SOURCE_DIR}/scripts/test_install ${PROJECT_BINARY_DIR}
            ${CMAKE_C_COMPILER})

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# libtessera_model (src/model: files of tensors) and the command `tessera` (tool/). Both need Jansson and
-# see the library's public headers only. The tool's parts but its main are an archive of their own, so
-# that tests can link them.
+# libtessera_model (src/model: files of tensors) and the command `tessera` (tool/). Both need Jansson and use only the
+# library's public headers. All of the tool except main is a separate static library, so that tests can link it.
 file(GLOB model_sources CONFIGURE_DEPENDS src/model/*.c)
 file(GLOB_RECURSE tool_sources CONFIGURE_DEPENDS tool/*.c)
 list(REMOVE_ITEM tool_sources ${PROJECT_SOURCE_DIR}/tool/main.c)
@@ -16,7 +15,7 @@ endif()
 if(model_sources)
   tessera_library(tessera_model STATIC tessera_model ${model_sources})
   target_include_directories(tessera_model PRIVATE src)
-  # Its users choose: tessera::tessera_model beside tessera::tessera or tessera::tessera_static.
+  # Its users choose tessera::tessera or tessera::tessera_static in addition to tessera::tessera_model.
   target_link_libraries(tessera_model PRIVATE tessera::jansson m)
 endif()
 
@@ -24,7 +23,7 @@ if(tool_sources)
   add_library(tessera_tool_parts STATIC ${tool_sources})
   tessera_flags(tessera_tool_parts)
   target_include_directories(tessera_tool_parts PUBLIC tool)
-  if(TESSERA_SANITIZE AND NOT TESSERA_FUZZ) # a fifth of what verification takes there
+  if(TESSERA_SANITIZE AND NOT TESSERA_FUZZ) # they would take a fifth of the verification time
     file(GLOB_RECURSE bound_sources CONFIGURE_DEPENDS tool/specs/*_bound.c)
     set_source_files_properties(${bound_sources} PROPERTIES COMPILE_OPTIONS -O2)
   endif()
@@ -33,7 +32,7 @@ if(tool_sources)
   endif()
   target_link_libraries(tessera_tool_parts PUBLIC tessera_static tessera::jansson Threads::Threads m)
 
-  # tessera history keeps runs in SQLite; without it the command says so.
+  # tessera history stores runs in SQLite; without it the command reports that.
   find_package(SQLite 3.25 QUIET) # the first with window functions
   if(SQLite_FOUND)
     target_compile_definitions(tessera_tool_parts PRIVATE TSR_TOOL_HAS_SQLITE)
@@ -42,7 +41,7 @@ if(tool_sources)
     message(STATUS "SQLite 3.25 not found: the command has no history (Debian: apt install libsqlite3-dev)")
   endif()
 
-  # The report draws its charts with Chart.js; without it they are pictures only.
+  # The report draws its charts with Chart.js; without it they are only pictures.
   include(EmbedFile)
   find_file(TESSERA_CHART_JS NAMES chart.min.js Chart.min.js
             PATHS /usr/share/javascript/chart.js /usr/share/nodejs/chart.js/dist)
@@ -63,7 +62,7 @@ if(tool_sources)
     tessera_embed_file(tessera_tool_parts embedded_completion_${shell}
                        ${PROJECT_SOURCE_DIR}/tool/completion/${shell}.sh)
   endforeach()
-  # bench --peer torch and triton: scripts that the tool hands to Python, and where they find the shared library.
+  # bench --peer torch and triton: scripts that the tool passes to Python, and the path of the shared library.
   foreach(script peer_torch peer_torch_matmul peer_torch_rows peer_library peer_cpu peer_device peer_triton)
     tessera_embed_file(tessera_tool_parts embedded_${script} ${PROJECT_SOURCE_DIR}/bench/${script}.py)
   endforeach()
