@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training one attention block, written out by hand: forward with saved tensors, the gradient of the loss,
-// backward, AdamW. The task is to give back the token before one's own; the memory is known beforehand.
+// Trains one attention block, with every step written out: forward with saved tensors, the gradient of the loss, backward,
+// AdamW. The block learns to output the previous token. The memory of a step is known before it runs.
 #include <stdio.h>
 #include <stdlib.h>
 #include <tessera/tessera.h>
@@ -16,7 +16,7 @@ static float x[ROWS][EMBED], target[ROWS][EMBED], y[ROWS][EMBED], dy[ROWS][EMBED
 static float qkv[ROWS][QKV], attention[ROWS][ATTENTION], lse[BATCH][HEADS][SEQLEN];
 static float cosines[SEQLEN][HEAD_DIM / 2], sines[SEQLEN][HEAD_DIM / 2];
 
-// A parameter with its gradient and the optimiser's state.
+// A parameter, its gradient and the optimiser's state.
 struct parameter {
     tsr_tensor value, gradient, m, v;
 };
@@ -55,7 +55,7 @@ static void update(tsr_context *ctx, struct parameter *p, int step) {
                                                  .eps = 1e-8, .step = step)));
 }
 
-// Half the mean square, and dy, its gradient.
+// Returns the loss, half the mean squared error, and writes its gradient to dy.
 static double loss_and_gradient(void) {
     double loss = 0, count = ROWS * EMBED;
     for (int r = 0; r < ROWS; r++)

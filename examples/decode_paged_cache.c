@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generation over a paged cache: two sequences of different lengths draw pages from one pool, first their prompts in one
-// packed call, then a token of each at a time. The last step is checked against attention over all keys.
+// Generation with a paged cache: two sequences of different lengths take pages from one pool. One packed call reads both
+// prompts, then each call adds one token to each sequence. The last step is checked against attention over all keys.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ enum { LONGEST = PAGES * PAGE, PROMPTS = 13 + 6, KV = KV_HEADS * HEAD_DIM };
 
 static const int prompt[BATCH] = {13, 6};
 
-// The pool, and which of its pages a sequence has: taken as it grows.
+// The pool, and the pages of each sequence, which takes them as it grows.
 static float k_pool[POOL][PAGE][KV], v_pool[POOL][PAGE][KV];
 static int32_t page_table[BATCH][PAGES], lengths[BATCH], starts[BATCH + 1];
 static int taken;
@@ -45,7 +45,7 @@ static float draw(void) {
     return (float)(int)(state >> 8) / (float)(1 << 23) - 1;
 }
 
-// Rows of q, k and v for so many new tokens of each sequence, one sequence behind the other, and pages to put them.
+// Draws rows of q, k and v for num_new[b] tokens of each sequence b, one sequence after the other, and takes pages for them.
 static void take_tokens(const int *num_new) {
     for (int b = 0, row = 0; b < BATCH; b++) {
         starts[b] = row;
@@ -62,7 +62,7 @@ static void take_tokens(const int *num_new) {
     }
 }
 
-// Appends the new keys and values to the cache and attends to all that is in it, in one call.
+// In one call, appends the new keys and values to the cache and attends to all keys in it.
 static void decode(tsr_context *ctx, const int *num_new) {
     take_tokens(num_new);
     int64_t rows = starts[BATCH];

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python's arrays in the library and back without a copy: softmax of a NumPy array, or a torch tensor, by ctypes and DLPack.
-Producers must know DLPack 1.0, as NumPy does from 2.1 on; tsr_tensor_from_dlpack_legacy is for older ones.
+"""Calls the library on Python's arrays without a copy: softmax of a NumPy array or a torch tensor, with ctypes and DLPack.
+Producers must support DLPack 1.0 (NumPy does since 2.1); for older ones there is tsr_tensor_from_dlpack_legacy.
 
     python3 examples/dlpack_from_python.py build/release/libtessera.so          # numpy
     python3 examples/dlpack_from_python.py build/release/libtessera.so torch    # bfloat16 too
@@ -14,7 +14,7 @@ class Tensor(ctypes.Structure):  # tsr_tensor, filled in by the library
                 ("ndim", ctypes.c_int32), ("shape", ctypes.c_int64 * 5), ("stride", ctypes.c_int64 * 5)]
 
 
-class SoftmaxArgs(ctypes.Structure):  # tsr_softmax_forward_args; every args struct opens with the first five
+class SoftmaxArgs(ctypes.Structure):  # tsr_softmax_forward_args; every args struct starts with these first five fields
     _fields_ = [("size", ctypes.c_size_t), ("flags", ctypes.c_uint32), ("variant", ctypes.c_char_p),
                 ("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_size_t),
                 ("x", Tensor), ("y", Tensor)]
@@ -39,9 +39,9 @@ class Tessera:
             raise ValueError(self.lib.tsr_last_error().decode())
 
     def softmax(self, x, y):
-        """Softmax over the last dimension of x, into y: arrays of one shape and dtype, y may be x."""
+        """Writes the softmax over x's last dimension to y. Both have the same shape and dtype; y may be x."""
         args = SoftmaxArgs(size=ctypes.sizeof(SoftmaxArgs))
-        # A capsule keeps its array alive; unused, it calls the producer's deleter when Python drops it.
+        # A capsule keeps its array alive. As nobody takes ownership of it, Python calls the producer's deleter when it frees it.
         capsules = [array.__dlpack__(max_version=(1, 0)) for array in (x, y)]
         for capsule, use, tensor in zip(capsules, (INPUT, OUTPUT), (args.x, args.y)):
             pointer = capsule_pointer(capsule, b"dltensor_versioned")
@@ -57,7 +57,7 @@ def main(path, framework="numpy"):
     tessera = Tessera(path)
     if framework == "torch":
         import torch
-        x = torch.randn(3, 100, dtype=torch.bfloat16)[:, 10:]  # a view: rows of 90, 100 apart
+        x = torch.randn(3, 100, dtype=torch.bfloat16)[:, 10:]  # a view: rows of 90 elements, with a stride of 100
         y = torch.empty(3, 90, dtype=torch.bfloat16)
         tessera.softmax(x, y)
         error = (y.double() - x.double().softmax(-1)).abs().max().item()

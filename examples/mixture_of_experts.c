@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mixture of experts: the router's softmax, the best two experts of each token by hand, tokens sorted by expert, and all
-// experts in two grouped products with SwiGLU between them. Checked against each token's experts one at a time.
+// A mixture of experts: the router's softmax, a loop that finds the best two experts of each token, tokens sorted by expert,
+// and all experts in two grouped products with SwiGLU between them. The check computes each token's experts one at a time.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,9 +10,9 @@ enum { TOKENS = 50, HIDDEN = 32, INNER = 48, EXPERTS = 6, TOP = 2, ROWS = TOKENS
 
 static float x[TOKENS][HIDDEN], router[EXPERTS][HIDDEN], share[TOKENS][EXPERTS], y[TOKENS][HIDDEN];
 static float gate[EXPERTS][INNER][HIDDEN], up[EXPERTS][INNER][HIDDEN], down[EXPERTS][HIDDEN][INNER];
-static float in[ROWS][HIDDEN], inner[ROWS][INNER], out[ROWS][HIDDEN]; // rows by expert
+static float in[ROWS][HIDDEN], inner[ROWS][INNER], out[ROWS][HIDDEN]; // rows sorted by expert
 
-// Of a token its experts, the best first, and the rows that they have it in; of a row its token; of an expert its rows.
+// A token's experts, the best first, and its rows with them; a row's token; the first row of each expert.
 static int expert[TOKENS][TOP], row_of[TOKENS][TOP];
 static int32_t token_of[ROWS], offsets[EXPERTS + 1];
 
@@ -33,7 +33,7 @@ static void draw(float *values, int count, float scale) {
     }
 }
 
-// The library has no top-k: which tokens an expert gets is the program's to say.
+// The library has no top-k: the program decides which tokens an expert gets.
 static void route(void) {
     int count[EXPERTS] = {0};
     for (int t = 0; t < TOKENS; t++)
@@ -89,7 +89,7 @@ int main(void) {
                                                          .c = scores, .transpose_b = 1)));
     TRY(tsr_softmax_forward(ctx, &TSR_SOFTMAX_FORWARD_ARGS(.x = scores, .y = scores)));
     route();
-    // Tokens by expert: rows of x by index, which is what an embedding does.
+    // Sorts the tokens by expert. An embedding does this: it copies rows by index.
     TRY(tsr_embedding_forward(
         ctx,
         &TSR_EMBEDDING_FORWARD_ARGS(.ids = TSR_TENSOR(token_of, TSR_I32, ROWS),
@@ -115,7 +115,7 @@ int main(void) {
             y[t][c] = (a * out[row_of[t][0]][c] + b * out[row_of[t][1]][c]) / (a + b);
             errors += fabs((double)y[t][c] - expected(t, c));
         }
-    printf("%d tokens, %d experts for each; errors are %.1e in the mean\n", TOKENS, TOP,
+    printf("%d tokens, %d experts for each; the mean error is %.1e\n", TOKENS, TOP,
            errors / (TOKENS * HIDDEN));
     return errors < 1e-6 * TOKENS * HIDDEN ? 0 : 1;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole model from a safetensors file: a small decoder with Llama's layers and names, in bf16, reads a prompt and goes on
-// one token at a time. Read in one pass, the same tokens must end in the same logits. Weights are views of the file.
+// A whole model from a safetensors file: a small bf16 decoder with Llama's layers and names reads a prompt and generates one
+// token at a time. The same tokens read in one pass must give the same logits. The weights are views of the file.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 enum { LAYERS = 2, HIDDEN = 64, HEADS = 4, KV_HEADS = 2, HEAD_DIM = 16, INNER = 96, VOCAB = 101 };
 enum { Q = HEADS * HEAD_DIM, KV = KV_HEADS * HEAD_DIM, CAPACITY = 32, PROMPT = 5, STEPS = 8 };
 
-// Of each layer, then of the whole: (outputs, inputs) of linear layers, (hidden) of norms.
+// The weights of each layer, then of the whole model. Linear layers have (outputs, inputs), norms (hidden).
 enum { WQ, WK, WV, WO, GATE, UP, DOWN, NORM_1, NORM_2, PARTS, TABLE = LAYERS * PARTS, LAST, COUNT };
 static const struct {
     const char *name;
@@ -43,7 +43,7 @@ static void must(tsr_status status) {
     exit(1);
 }
 
-// In place of a checkpoint from elsewhere: random matrices around 0, norms around 1. Names every tensor.
+// Writes random weights in place of a real checkpoint: matrices around 0, norms around 1. Fills in `names`.
 static void write_checkpoint(void) {
     static uint16_t memory[COUNT][VOCAB * HIDDEN];
     tsr_safetensors_entry entries[COUNT];
@@ -64,7 +64,7 @@ static void write_checkpoint(void) {
     must(tsr_safetensors_write(path, entries, COUNT, NULL, 0));
 }
 
-// y = act(x w^T) (x up^T) + residual: a linear layer, or the gated half of an MLP. y may be the residual.
+// y = act(x w^T) (x up^T) + residual: a linear layer, or with `up` the gated half of an MLP. y may be the residual.
 static void linear(tsr_context *ctx, tsr_tensor x, tsr_tensor w, tsr_tensor up, tsr_tensor residual,
                    tsr_tensor y) {
     tsr_activation kind = up.dtype != TSR_DTYPE_NONE ? TSR_ACTIVATION_SILU : TSR_ACTIVATION_NONE;
@@ -78,7 +78,7 @@ static void norm(tsr_context *ctx, tsr_tensor x, tsr_tensor weight, tsr_tensor y
                                                             .eps = 1e-6f, .has_eps = 1)));
 }
 
-// Reads n tokens behind the first `length`, which the cache has, and leaves the logits of the last.
+// Reads n tokens after the `length` tokens that the cache already holds, and writes the last one's logits.
 static void read_tokens(tsr_context *ctx, const int32_t *ids, int n, int32_t length) {
     static uint16_t of_x[CAPACITY][HIDDEN], of_h[CAPACITY][HIDDEN], of_q[CAPACITY][Q],
         of_k[CAPACITY][KV];
@@ -117,7 +117,7 @@ int main(void) {
     static float angles[2][CAPACITY][HEAD_DIM / 2];
     tsr_context *ctx;
     tsr_safetensors *file;
-    atexit(remove_checkpoint); // on failure, too
+    atexit(remove_checkpoint); // also after a failure
     write_checkpoint();
     must(tsr_context_create(NULL, &ctx));
     must(tsr_safetensors_open(path, &file));
@@ -139,9 +139,9 @@ int main(void) {
         errors += fabsf(logits[i] - by_steps[i]);
         sizes += fabsf(logits[i]);
     }
-    printf("after %d tokens logits of %.2f in the mean differ by %.1e\n", PROMPT + STEPS,
+    printf("after %d tokens: mean logit size %.2f, mean difference %.1e\n", PROMPT + STEPS,
            (double)sizes / VOCAB, (double)errors / VOCAB);
-    tsr_safetensors_close(file); // the weights end here
+    tsr_safetensors_close(file); // the weights are invalid from here on
     tsr_context_destroy(ctx);
     return errors < 0.02f * sizes ? 0 : 1;
 }

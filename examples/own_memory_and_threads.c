@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program that owns its memory and its threads: a context with an allocator and a parallel_for of the caller's, and a
-// call whose workspace the caller provides. The product is the same bits as that of a context with the library's own.
+// A program that manages its own memory and threads: a context with the program's allocator and parallel_for, and a call with
+// the program's workspace. The product has the same bits as with the library's own allocator and threads.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ static float a[M][K], b[K][N], c[M][N], c_of_defaults[M][N];
         }                                                                                          \
     } while (0)
 
-// What the library holds of ours.
+// How much of our memory the library holds now, and the most it has held.
 struct account {
     size_t bytes, most;
 };
@@ -36,7 +36,7 @@ static void give_back(void *user, void *memory, size_t bytes) {
     free(memory);
 }
 
-// A program's pool would hand these to its threads; one after the other is legal, too.
+// A real program would give the tasks to its thread pool; to run them one after the other is also allowed.
 static void run_tasks(void *user, int num_tasks, void (*task)(void *arg, int index), void *arg) {
     *(int *)user += num_tasks;
     for (int i = 0; i < num_tasks; i++) task(arg, i);
@@ -57,10 +57,11 @@ int main(void) {
     tsr_matmul_forward_args args = TSR_MATMUL_FORWARD_ARGS(.a = TSR_TENSOR(a, TSR_F32, M, K),
                                                            .b = TSR_TENSOR(b, TSR_F32, K, N),
                                                            .c = TSR_TENSOR(c, TSR_F32, M, N));
-    TRY(tsr_matmul_forward(ctx, &args)); // workspace out of the context's arena, of our allocator
-    printf("%d tasks, %zu bytes of the arena\n", num_tasks, account.most);
+    TRY(tsr_matmul_forward(ctx,
+                           &args)); // the workspace is in the context's arena, from our allocator
+    printf("%d tasks, %zu bytes in the arena\n", num_tasks, account.most);
 
-    // The same with a workspace of ours: exactly as many bytes as the call will take.
+    // The same call with our workspace, which has exactly as many bytes as the call needs.
     size_t bytes = 0;
     TRY(tsr_matmul_forward_prepare(ctx, &args, &bytes));
     void *memory = aligned_alloc(ALIGNMENT, (bytes / ALIGNMENT + 1) * ALIGNMENT);

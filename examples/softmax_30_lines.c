@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A call of tessera in about thirty lines: the softmax of two rows, checked against its definition.
+// One call of tessera in about thirty lines: the softmax of two rows, checked against the definition.
 #include <math.h>
 #include <stdio.h>
 #include <tessera/tessera.h>
@@ -8,7 +8,7 @@ int main(void) {
     float x[2][4] = {{1, 2, 3, 4}, {-1000, 0, 0, 1000}}, y[2][4];
     tsr_tensor in = TSR_TENSOR(x, TSR_F32, 2, 4), out = TSR_TENSOR(y, TSR_F32, 2, 4);
 
-    tsr_context *ctx; // of NULL options: the best instruction set, all CPUs
+    tsr_context *ctx; // NULL options choose the best instruction set and all CPUs
     tsr_status status = tsr_context_create(NULL, &ctx);
     if (status == TSR_OK)
         status = tsr_softmax_forward(ctx, &TSR_SOFTMAX_FORWARD_ARGS(.x = in, .y = out));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GPU without the CUDA toolkit: device memory, a stream of one's own, and two calls recorded into a graph that is then
-// replayed on new inputs without another look at their arguments. Skips (exit code 77) where there is no device.
+// A GPU without the CUDA toolkit: device memory, a separate stream, and two calls recorded into a graph. The graph is replayed
+// on new inputs, and the calls' arguments are not checked again. Without a device the program skips (exit code 77).
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ static float x[STEPS][ROWS][COLS], weight[COLS], y[ROWS][COLS];
         }                                                                                          \
     } while (0)
 
-// Memory of the device, as a tensor: TSR_TENSOR makes those of the CPU.
+// Allocates a tensor on the device. TSR_TENSOR makes CPU tensors, so t.device is set afterwards.
 static tsr_tensor make(tsr_context *ctx, int64_t rows, int64_t cols) {
     void *memory;
     TRY(tsr_memory_alloc(ctx, (size_t)(rows * cols) * sizeof(float), &memory));
@@ -27,7 +27,7 @@ static tsr_tensor make(tsr_context *ctx, int64_t rows, int64_t cols) {
     return t;
 }
 
-// The softmax of the normalised row, by its definition; the sum of the differences.
+// The sum of the differences between `out` and the softmax of the normalised rows, computed by definition.
 static double error_of(float in[ROWS][COLS], float out[ROWS][COLS]) {
     double errors = 0;
     for (int r = 0; r < ROWS; r++) {
@@ -50,7 +50,7 @@ int main(void) {
     tsr_context *ctx;
     void *stream;
     TRY(tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0}), &ctx));
-    // A graph cannot be recorded on the default stream. PyTorch's, or a cudaStream_t, would do as well.
+    // A graph cannot be recorded on the default stream. A stream from PyTorch or another cudaStream_t also works.
     TRY(tsr_stream_create(ctx, &stream));
     TRY(tsr_context_set_stream(ctx, stream));
 
@@ -60,7 +60,7 @@ int main(void) {
     tsr_tensor in = make(ctx, ROWS, COLS), normed = make(ctx, ROWS, COLS), w = make(ctx, 1, COLS);
     TRY(tsr_memory_copy(ctx, w.data, weight, sizeof weight));
 
-    // Prepared first: kernels are compiled (or found) and workspace is there, neither of which a recording may do.
+    // Prepares both calls first: this compiles or loads the kernels and allocates workspace. Neither is possible in a recording.
     tsr_rmsnorm_forward_args norm = TSR_RMSNORM_FORWARD_ARGS(.x = in, .weight = w, .y = normed);
     tsr_softmax_forward_args softmax = TSR_SOFTMAX_FORWARD_ARGS(.x = normed, .y = normed);
     size_t workspace_bytes;
@@ -72,7 +72,7 @@ int main(void) {
     TRY(tsr_softmax_forward(ctx, &softmax));
     TRY(tsr_graph_end(ctx, &graph));
 
-    // Copies and launches are in the order of the stream; the host waits once a step, for the result.
+    // Copies and launches run in stream order; the host waits once in each step, for the result.
     tsr_event *start, *end;
     TRY(tsr_event_create(ctx, &start));
     TRY(tsr_event_create(ctx, &end));
