@@ -1,11 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# On the CPU: is the library's choice anywhere slower than a simpler variant? Small and odd sizes of every operation that has
-# one, in turns, on one thread and on all.
+# Looks for cases on the CPU where the variant that the library chooses is slower than a simpler one. Runs small and odd sizes of
+# every operation that has a simpler variant, both in turns, on one thread and on all CPUs.
 #
 #     bench/compare.sh build/release/tessera [FOLDER [OPERATION...]]
 #
-# FOLDER gets a table for each line below, and the sums are printed. THREADS="1" asks for other numbers of threads, BUDGET for
+# Each sweep below writes a table to FOLDER and prints its summary line. THREADS sets the numbers of threads ("1 4"), BUDGET the
 # seconds for each pair.
 tessera=$1 folder=${2:-compare}
 shift; [ $# -gt 0 ] && shift
@@ -14,7 +14,7 @@ mkdir -p "$folder"
 rows=1,3,16,64,300
 cols=1:16:x2,3,5,7,12,17,24,31:33:+1,48,65,100,256,1000,2049
 
-sweep() { # name, operation, options: a table for each number of threads
+sweep() { # name, operation, options: writes one table for each number of threads
     name=$1 operation=$2
     shift 2
     case "$wanted" in "  " | *" $operation "*) ;; *) return ;; esac

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the host spends on calls for a GPU: the first call of each operation, to its end, which compiles kernels where the cache
-// on disk ($TSR_CACHE_DIR) has none, and a warm one, to its return: medians of batches short enough that the queue is never full.
-// The first line is the floor, a launch of an empty kernel by the driver itself.
+// Measures the host's time for GPU calls. The first call of each operation is timed to its end; it compiles kernels that are not
+// in the disk cache ($TSR_CACHE_DIR). Warm calls are timed to their return: medians over batches so short that the queue never
+// fills up. The line "an empty kernel" is the lower bound, a launch by the driver itself.
 //
 //     cc -O2 -Iinclude bench/host_time.c build/release/libtessera.a -lm -ldl -lpthread -o host_time
 //     TSR_CACHE_DIR=$(mktemp -d) ./host_time; ./host_time
@@ -62,7 +62,7 @@ static void attention(void) {
                                                           .out = GPU(3, TSR_BF16, 1, 64, 8, 32))));
 }
 
-// Few queries that share their keys: two launches.
+// A few queries that share their keys. The call makes two launches.
 static void few(void) {
     try(tsr_attention_forward(
         ctx, &TSR_ATTENTION_FORWARD_ARGS(.q = GPU(0, TSR_BF16, 1, 16, 32, 128),
@@ -95,7 +95,7 @@ static void launch(void) {
 
 static void *driver(void *library, const char *name) {
     void *function = library != NULL ? dlsym(library, name) : NULL;
-    if (function == NULL) fprintf(stderr, "host_time: there is no %s\n", name);
+    if (function == NULL) fprintf(stderr, "host_time: the CUDA driver has no %s\n", name);
     return function;
 }
 #define DRIVER(function, name)                                                                     \
@@ -103,7 +103,7 @@ static void *driver(void *library, const char *name) {
     if (function##_ == NULL) return 0;                                                             \
     memcpy(&(function), &function##_, sizeof function##_)
 
-// Whether there is an empty kernel to launch.
+// Loads an empty kernel; returns whether that worked.
 static int find_empty_kernel(void) {
     static const char code[] = ".version 7.0\n.target sm_80\n.address_size 64\n"
                                ".visible .entry empty() { ret; }\n";
@@ -138,7 +138,7 @@ static void measure(const char *name, void (*call)(void)) {
         try(tsr_context_synchronize(ctx));
     }
     qsort(each, BATCHES, sizeof each[0], ascending);
-    printf("%-24s first %8.1f ms, warm %5.2f us (least %5.2f)\n", name, 1e3 * first,
+    printf("%-24s first %8.1f ms, warm %5.2f us (minimum %5.2f)\n", name, 1e3 * first,
            1e6 * each[BATCHES / 2], 1e6 * each[0]);
 }
 

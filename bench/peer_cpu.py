@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the peers of `tessera bench` are timed on the CPU.
 
-Fairness. The two take turns in blocks of up to 200 ms, each opened by calls that do not count. The threads of
-either spin at most about 1 ms for their next call (the tool sets GOMP_SPINCOUNT and KMP_BLOCKTIME) and then sleep:
-calls in a block find them awake, and the calls that do not count outlast those of the other. With OMP_WAIT_POLICY
-passive torch would wake its threads at every call; alternating call by call, each would run beside the other's
-spinning threads."""
+Fairness. The peer and Tessera take turns in blocks of up to 200 ms, and each block starts with calls that are not counted.
+After a call the threads of either spin for at most about 1 ms (the tool sets GOMP_SPINCOUNT and KMP_BLOCKTIME), then sleep.
+The calls in a block therefore find their own threads awake, and the uncounted calls last until the other's threads sleep.
+With OMP_WAIT_POLICY=passive torch would wake its threads at every call. If single calls took turns, each would run beside the
+other's spinning threads."""
 import contextlib
 import os
 import resource
@@ -21,7 +21,7 @@ def seconds_of(call):
 
 
 def fastest(paths):
-    """By the best of a few calls; one that is far behind at its second is not called again."""
+    """The path with the fastest call out of a few. A path is not called again once it takes twice the best time."""
     best_name, best_path, best = None, None, float("inf")
     for name, path in paths:
         path()
@@ -35,7 +35,7 @@ def fastest(paths):
 
 
 def block(call, seconds, most):
-    """(seconds, whether another process had a processor of ours) of each call."""
+    """For each call: its seconds, and whether another process took a processor from ours."""
     samples, opened = [], time.perf_counter()
     call()
     while time.perf_counter() - opened < OPENING_S:
@@ -52,9 +52,9 @@ def block(call, seconds, most):
 
 
 class Apart:
-    """The calling thread on one processor, all others, ours and torch's, on the rest. Where other work keeps every
-    processor busy the system may leave a worker beside the thread that spins for it, for good: then each call lasts
-    as long as that spins."""
+    """Places the calling thread on one processor and all others, ours and torch's, on the rest. Otherwise, if other work keeps
+    every processor busy, the system may leave a worker on the processor of the thread that spins for it. Then every call
+    lasts as long as that thread spins."""
 
     ALL = os.sched_getaffinity(0)
 
@@ -73,7 +73,7 @@ class Apart:
 
 
 def in_turns(calls, budget_s, rep):
-    """Samples of each of the calls."""
+    """Measures the calls in turns; returns each one's samples."""
     samples = [[] for _ in calls]
     most, opened = rep or MAX_SAMPLES, time.perf_counter()
     while True:
@@ -86,7 +86,7 @@ def in_turns(calls, budget_s, rep):
 
 
 def figures(samples):
-    """Median, p20 and p80 in ms of the undisturbed samples, where there are enough of them."""
+    """Median, p20 and p80 in ms of the undisturbed samples, or of all samples if too few are undisturbed."""
     good = sorted(taken for taken, is_disturbed in samples if not is_disturbed)
     is_throttled = len(good) < min(MIN_SAMPLES, len(samples))
     kept = sorted(taken for taken, _ in samples) if is_throttled else good
@@ -100,7 +100,7 @@ def figures(samples):
 
 
 def measure(ours, path, budget_s, rep):
-    """The reply's figures."""
+    """The timing fields of the reply."""
     with Apart():
         ours, theirs = map(figures, in_turns([ours, path], budget_s, rep))
     return {**theirs, **{f"ours_{key}": ours[f"{key}_ms"] for key in ("p20", "p80")}, "ours_ms": ours["median_ms"]}

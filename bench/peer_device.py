@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the peers of `tessera bench` are timed on a CUDA device: in turns, on one stream, by its events, as the tool
-times ours there. A call alone, on an idle stream, gives the latency (median_ms); a graph of many calls, replayed, the
-device's own time (graph_ms), by which the two are compared. Of a peer's ways the one with the shortest device time
-counts: as it is written, and through torch.compile where that works within a minute ($TESSERA_TORCH_COMPILE=0 leaves
-that out)."""
+"""How the peers of `tessera bench` are timed on a CUDA device: in turns with Tessera, on one stream, with its events, as the
+tool times Tessera. A single call on an idle stream gives the latency (median_ms). A replayed graph of many calls gives the
+device time (graph_ms), which is compared. Each of a peer's paths is tried as it is written, and through torch.compile if that
+works within a minute ($TESSERA_TORCH_COMPILE=0 turns torch.compile off); the one with the shortest device time counts."""
 import contextlib
 import os
 import signal
 import time
 
-GRAPH_S, MOST_CALLS = 0.002, 64  # of one replay; in one graph
+GRAPH_S, MOST_CALLS = 0.002, 64  # the intended time of one replay; the most calls in a graph
 COMPILE_S = 60
 MIN_SAMPLES, MAX_SAMPLES = 5, 200
 
@@ -21,7 +20,7 @@ class TooLong(Exception):
 @contextlib.contextmanager
 def time_limit(seconds):
     def stop(*_):
-        raise TooLong(f"not within {seconds} s")
+        raise TooLong(f"took more than {seconds} s")
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
@@ -36,7 +35,7 @@ def quantile(samples, q):
 
 
 class Timing:
-    streams = {}  # one a device, so that contexts of ours are few
+    streams = {}  # one per device, so that there are few Tessera contexts
 
     def __init__(self, torch, device):
         self.torch = torch
@@ -46,13 +45,13 @@ class Timing:
 
     @contextlib.contextmanager
     def place(self):
-        self.torch.cuda.synchronize()  # tensors were drawn on another stream
+        self.torch.cuda.synchronize()  # another stream filled the tensors
         with self.torch.cuda.stream(self.stream):
             yield
             self.stream.synchronize()
 
     def elapsed(self, run):
-        """Seconds of what run gives to the idle stream."""
+        """Seconds that the idle stream takes for the work of run()."""
         start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
         self.stream.synchronize()
         start.record(self.stream)
@@ -62,7 +61,7 @@ class Timing:
         return 1e-3 * start.elapsed_time(end)
 
     def graph_of(self, call, most=MOST_CALLS):
-        """A graph of some calls and their number; warms up first."""
+        """Warms up; returns a graph of several calls and their number."""
         for _ in range(3):
             seconds = self.elapsed(call)
         count = max(1, min(most, int(GRAPH_S / max(seconds, 1e-6)) + 1))
@@ -86,13 +85,13 @@ class Timing:
         return f"{name}, torch.compile", fast
 
     def ways(self, paths):
-        """Each path, and each through the compiler, which has nothing to add where the caller gives the output."""
+        """Each path as it is and compiled. Paths with out=, sdpa and triton are not: it would change nothing."""
         is_compiling = os.environ.get("TESSERA_TORCH_COMPILE") != "0"
         for name, path in paths:
-            if name != "formula":  # written for the compiler
+            if name != "formula":  # "formula" is written for the compiler only
                 yield name, path
             if is_compiling and not name.endswith("out=") and not name.startswith(("sdpa", "triton")):
-                with contextlib.suppress(Exception):  # noqa: BLE001: then there is no such way
+                with contextlib.suppress(Exception):  # noqa: BLE001: a path that does not compile is left out
                     yield self.compiled(name, path)
 
     def fastest(self, paths):
@@ -100,18 +99,18 @@ class Timing:
         for name, path in self.ways(paths):
             try:
                 seconds = self.device_time(path)
-            except Exception as error:  # noqa: BLE001: a back end that does not serve the case
+            except Exception as error:  # noqa: BLE001: this back end cannot compute the case
                 problem = error
                 self.torch.cuda.synchronize()
                 continue
             if seconds < best[2]:
                 best = name, path, seconds
         if best[1] is None:
-            raise problem or RuntimeError("there is no way to compute it")
+            raise problem or RuntimeError("no path computes it")
         return best[:2]
 
     def measure(self, ours, path, budget_s, rep):
-        """The reply's figures."""
+        """The timing fields of the reply."""
         most, calls = rep or MAX_SAMPLES, (path, ours)
         graphs = [self.graph_of(call) for call in calls]
         latency, device = [[], []], [[], []]

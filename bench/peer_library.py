@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of libtessera.so with ctypes, on whatever has data_ptr, dtype, shape and stride like torch's tensors. For the
-peers of `tessera bench`; the structs are those of include/tessera/, and a test holds them to the headers."""
+"""Calls libtessera.so with ctypes, for the peers of `tessera bench`. Tensors are objects with data_ptr, dtype, shape and stride
+like torch's. The structs are those of include/tessera/; a test compares them with the headers."""
 import ctypes
 
 # ---- The library's structs, as include/tessera/ declares them ------------------------------------------------
@@ -38,7 +38,7 @@ MATMUL = scalars("transpose_a transpose_b", ctypes.c_int32) + scalars("activatio
 ROPE = [("rotary_dim", ctypes.c_int64), ("interleaved", ctypes.c_int32)]
 CROSS_ENTROPY = scalars("ignore_index has_ignore_index", ctypes.c_int32) + [("label_smoothing", ctypes.c_float)]
 
-# Tensors, then what follows them.
+# The names of the tensors, then the fields after them.
 ARGS = {
     "softmax_forward": ("x y", []),
     "softmax_backward": ("y dy dx", []),
@@ -81,7 +81,7 @@ def args_struct(op):
 # ---- Calls ---------------------------------------------------------------------------------------------------
 
 class Refusal(Exception):
-    """A case that one of the two cannot compute."""
+    """A case that Tessera or the peer cannot compute."""
 
 
 class Library:
@@ -96,7 +96,7 @@ class Library:
             raise Refusal(self.library.tsr_last_error().decode())
 
     def context(self, isa, threads, device=(0, 0), stream=None):
-        """device: (1, N) for cuda:N, whose calls then go to the stream, a number."""
+        """device: (1, N) for cuda:N. stream: the number of the stream that gets its calls."""
         key = isa, threads, device, stream
         if key not in self.contexts:
             options = ContextOptions(size=ctypes.sizeof(ContextOptions), isa=isa, num_threads=threads, device=device,
@@ -107,7 +107,7 @@ class Library:
         return self.contexts[key]
 
     def call(self, op, context, tensors, number_of, **options):
-        """A function without arguments that makes the call. number_of: our dtype's, by the tensors'."""
+        """Returns a function without arguments that makes the call. number_of: from the tensors' dtypes to tsr_dtype."""
         args = args_struct(op)()
         args.size = ctypes.sizeof(args)
         for name, tensor in tensors.items():
@@ -122,14 +122,14 @@ class Library:
 
         def run():
             self.check(function(context, reference))
-        run.keep = (args, tensors)  # what the struct points to
+        run.keep = (args, tensors)  # the memory that `reference` points to must stay alive
         return run
 
 
 class Contest:
-    """ours: our call. outputs: names of its outputs that are compared. paths: torch's ways to compute them, pairs of a
-    name and a function that returns them in this order. expected: what outputs are compared with, by name, where not with
-    a path's own."""
+    """ours: the call of Tessera. outputs: the names of its outputs that are compared. paths: the peer's ways to compute them,
+    pairs of a name and a function that returns the outputs in this order. expected: by name, the values that replace a path's
+    output in the comparison."""
 
     def __init__(self, ours, outputs, paths, expected=()):
         self.ours, self.outputs, self.paths, self.expected = ours, outputs, paths, dict(expected)

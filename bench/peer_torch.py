@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The peer process of `tessera bench --peer torch` and `--peer triton`: loads libtessera.so with ctypes beside torch,
-and times both in turns on the same random tensors. argv[1] is the library, argv[2] the peer. First says {"ready":
-version}; then answers each request, one JSON line of the tool's, with one line. Of the peer's own ways to compute an
-operation (`paths`) the fastest one counts. How they are timed is in peer_cpu.py and peer_device.py.
+"""The peer process of `tessera bench --peer torch` and `--peer triton`: loads torch and, with ctypes, libtessera.so, and times
+both in turns on the same random tensors. argv[1] is the library, argv[2] the peer. The process first writes {"ready":
+version}; then it answers each of the tool's requests, one line of JSON, with one line. If the peer can compute an operation in
+several ways (`paths`), the fastest one counts. The timing is in peer_cpu.py and peer_device.py.
 
-To add an operation: a function of its name below, which returns a Contest (products in peer_torch_matmul.py, rotations
-and the like in peer_torch_rows.py); for Triton in peer_triton.py."""
+To add an operation, add a function of its name that returns a Contest: here, for products in peer_torch_matmul.py, for
+rotations and the like in peer_torch_rows.py, for Triton in peer_triton.py."""
 import contextlib
 import json
 import os
@@ -19,7 +19,7 @@ from peer_library import ARGS, BF16, E4M3, E5M2, F16, F32, I32, Contest, Library
 
 
 class Job:
-    """A request with its tensors: inputs drawn from a normal distribution, outputs empty."""
+    """A request and its tensors, which are filled with random values."""
 
     def __init__(self, request, torch, library):
         self.request, self.torch, self.library = request, torch, library
@@ -42,7 +42,7 @@ class Job:
                 drawn = torch.tensor([self.params["rows"] * g // count for g in range(count + 1)], dtype=torch.int32,
                                      device=self.device)
             elif given["dtype"] not in self.dtypes:
-                raise Refusal(f"torch has nothing like {name}")
+                raise Refusal(f"torch has no equivalent of {name}")
             elif name.endswith("_scale"):
                 drawn = torch.rand(given["shape"], device=self.device) + 0.5
             else:
@@ -53,18 +53,18 @@ class Job:
         return self.tensors.get(name)
 
     def require(self, **values):
-        """What torch cannot do otherwise than so."""
+        """Refuses the case unless these parameters have the only values that torch supports."""
         for name, value in values.items():
             if self.params.get(name, value) != value:
-                raise Refusal(f"torch has nothing like {name} {self.params[name]}")
+                raise Refusal(f"torch has no equivalent of {name} {self.params[name]}")
 
     def without(self, *names):
         for name in names:
             if name in self.tensors:
-                raise Refusal(f"torch has nothing like {name}")
+                raise Refusal(f"torch has no equivalent of {name}")
 
     def place(self):
-        """Where the calls run: on CUDA a stream of their own, which can be captured."""
+        """A context manager for the calls: on CUDA they run on a separate stream, which can be captured."""
         return contextlib.nullcontext() if self.is_on_cpu else self.timing.place()
 
     def call(self, op, tensors, **options):
@@ -102,7 +102,7 @@ def softmax_backward(job):
 
 
 def norm_forward(job, normalise):
-    """normalise: of torch, from its input to (y, further outputs...)."""
+    """normalise: torch's function from the input to y."""
     x, residual = job["x"], job["residual"]
     outputs = ["y"] + (["residual_out"] if residual is not None else [])
 
@@ -132,8 +132,8 @@ def rmsnorm_forward(job):
 
 
 def fill_statistics(job, forward, names):
-    """Mean and rstd of x, as our forward gives them. Returns torch's weight: it has no dweight without one, and ones
-    change nothing."""
+    """Fills mean and rstd with the results of Tessera's forward. Returns the weight for torch: ones if there is none, because
+    torch computes dweight only with a weight."""
     job.without("dresidual_out")
     tensors = {name: job[name] for name in ["x", "weight", *names] if job[name] is not None}
     job.call(forward, {**tensors, "y": job.torch.empty_like(job["x"])})()
@@ -142,7 +142,7 @@ def fill_statistics(job, forward, names):
 
 
 def column_sums(job):
-    """dweight and dbias in fp32."""
+    """dweight and dbias, computed in fp32."""
     x, dy, rstd = job["x"].float(), job["dy"].float(), job["rstd"].unsqueeze(-1)
     if job["mean"] is not None:
         x = x - job["mean"].unsqueeze(-1)
@@ -150,10 +150,10 @@ def column_sums(job):
 
 
 def norm_backward(job, backward):
-    """backward: of torch, to dx and what else is present."""
+    """backward: torch's function, which returns dx and those of dweight and dbias that the case has."""
     outputs = [name for name in ("dx", "dweight", "dbias") if job[name] is not None]
     contest = Contest(job.ours(), " ".join(outputs), [(backward.__name__, backward)])
-    # On the CPU torch adds rows of 16 bits up in 16 bits, which may be off by a tenth of the largest sum.
+    # On the CPU torch sums 16-bit rows in 16 bits. The error may be a tenth of the largest sum.
     if job.is_on_cpu and job.dtype != job.torch.float32 and len(outputs) > 1:
         contest.expected = column_sums(job)
     return contest
@@ -164,8 +164,8 @@ def layernorm_backward(job):
     aten, cols = job.torch.ops.aten, (job.params["cols"],)
     wanted = [True, job["dweight"] is not None, job["dbias"] is not None]
     x, dy = job["x"], job["dy"]
-    bias = job.torch.zeros_like(weight) if wanted[2] else None  # only looked at for its presence
-    # Of 16-bit tensors torch keeps 16-bit statistics on the CPU; its own times are what is asked for.
+    bias = job.torch.zeros_like(weight) if wanted[2] else None  # torch checks only that it is present
+    # On the CPU torch keeps 16-bit statistics for 16-bit tensors. It gets them here, so that its usual path is timed.
     of_statistics = job.dtype if job.is_on_cpu else job.torch.float32
     mean, rstd = (job[name].unsqueeze(-1).to(of_statistics) for name in ("mean", "rstd"))
 
@@ -186,7 +186,7 @@ def rmsnorm_backward(job):
     def rms_norm_backward():
         return torch.autograd.grad(y, wanted, job["dy"], retain_graph=True)
 
-    def formula():  # for torch.compile, which does not see into autograd
+    def formula():  # for torch.compile, which cannot compile autograd's backward
         x, dy, rstd = job["x"].float(), job["dy"].float(), job["rstd"].unsqueeze(-1)
         scaled = dy * weight.float() if weight is not None else dy
         normal = x * rstd
@@ -199,11 +199,11 @@ def rmsnorm_backward(job):
     return contest
 
 
-# Attention: its tensors are (batch, seqlen, heads, head_dim), torch's (batch, heads, seqlen, head_dim). Both that
-# view of ours and contiguous tensors of torch's own order are tried, with each of its implementations.
+# Attention: Tessera's tensors are (batch, seqlen, heads, head_dim), torch's (batch, heads, seqlen, head_dim). Each of torch's
+# implementations is tried with transposed views of ours and with contiguous tensors in torch's order.
 
 def attention_options(job):
-    """What we are told, and what torch is."""
+    """The options of Tessera's call, and those of torch's."""
     job.require(window_left=-1, window_right=-1, softcap=0.0, dropout_p=0.0, ragged=0)
     job.without("bias", "alibi_slopes", "sinks", "dbias", "dsinks")
     masks, given = ("none", "causal", "causal-top-left"), job.params["mask"]
@@ -220,8 +220,8 @@ def attention_options(job):
 
 
 def attention_paths(job, names, make):
-    """make: from a way to call and tensors in torch's order to a path. One path at a time: those of backward hold
-    all weights."""
+    """make: returns a path, given a function to call and tensors in torch's order. Paths are made one at a time, as a path of
+    backward keeps all attention weights in memory."""
     torch = job.torch
     views = [job[name].transpose(1, 2) for name in names]
     back_ends = ("flash", "math") if job.is_on_cpu else ("flash", "cudnn", "mem_efficient", "math")
@@ -229,11 +229,11 @@ def attention_paths(job, names, make):
         for back_end in back_ends:
             def sdpa(*qkv, enabled={back_end, "math"} if job.is_on_cpu else {back_end}, **options):
                 for name in ("flash", "cudnn", "mem_efficient", "math"):
-                    getattr(torch.backends.cuda, f"enable_{name}_sdp")(name in enabled)  # of the CPU's, too
+                    getattr(torch.backends.cuda, f"enable_{name}_sdp")(name in enabled)  # also applies to the CPU
                 return torch.nn.functional.scaled_dot_product_attention(*qkv, **options)
             try:
                 path = make(sdpa, tensors)
-            except RuntimeError:  # this one cannot
+            except RuntimeError:  # this back end cannot compute the case
                 continue
             yield "sdpa " + back_end + layout, path
 
@@ -254,7 +254,7 @@ def attention_backward(job):
 
     def make(sdpa, tensors):
         *qkv, dout = tensors
-        # Leaves of our layout keep it: what comes back is a view like q.
+        # Clones keep the layout, so a gradient is a view like q.
         leaves = [t.detach().clone(memory_format=torch.preserve_format).requires_grad_() for t in qkv]
         with torch.enable_grad():
             out = sdpa(*leaves, **theirs)
@@ -307,7 +307,7 @@ def cross_entropy_forward(job):
     logits, targets = cross_entropy_inputs(job)
     cross_entropy = job.torch.nn.functional.cross_entropy
 
-    def loss():  # of 16-bit logits torch's loss has 16 bits, and so fewer bytes to write
+    def loss():  # with 16-bit logits torch's loss has 16 bits, so torch writes fewer bytes
         return (cross_entropy(logits, targets, reduction="none"),)
     return Contest(job.ours(), "loss", [("cross_entropy", loss)])
 
@@ -332,11 +332,11 @@ OPERATIONS = {name: OPERATIONS[name] for name in ARGS}
 
 # ---- Comparing and timing ------------------------------------------------------------------------------------
 
-ALLOWED = {"f32": 1e-3, "bf16": 4e-2, "f16": 6e-3}  # of the largest value: rounding, and sums in another order
+ALLOWED = {"f32": 1e-3, "bf16": 4e-2, "f16": 6e-3}  # times the largest value: rounding and another order of summation
 
 
 def compare(job, contest, path):
-    """The largest difference, and how it stands to the largest value."""
+    """The largest difference, and the largest ratio of a difference to its output's largest value."""
     contest.ours()
     worst, worst_share = 0.0, 0.0
     for name, given in zip(contest.outputs.split(), path()):
@@ -350,10 +350,10 @@ def compare(job, contest, path):
 
 
 def answer(request, peer):
-    """peer: a module of functions named as the operations, and what it is called."""
+    """peer: the peer's name, its functions by operation, torch, and the Tessera library."""
     name, operations, torch, library = peer
     if request["op"] not in operations:
-        raise Refusal(f"{name} has no part in {request['op']} here")
+        raise Refusal(f"the {name} peer does not have {request['op']}")
     if request["threads"] > 0:
         torch.set_num_threads(request["threads"])
     torch.manual_seed(request["seed"])
@@ -363,7 +363,7 @@ def answer(request, peer):
         way, path = job.timing.fastest(contest.paths)
         off, share = compare(job, contest, path)
         if not share <= ALLOWED[request["dtype"]]:
-            return {"disagrees": f"{name} ({way}) and we differ by {share:.2g} of the largest value"}
+            return {"disagrees": f"{name} ({way}) and tessera differ by {share:.2g} of the largest value"}
         return {"path": way, "max_abs_err": off,
                 **job.timing.measure(contest.ours, path, request["budget_s"], request["rep"])}
 
@@ -377,14 +377,14 @@ def operations_of(name):
 
 def main():
     replies = os.fdopen(os.dup(1), "w", encoding="ascii")
-    os.dup2(2, 1)  # whatever else prints
+    os.dup2(2, 1)  # all other output goes to stderr
 
     def say(**reply):
         print(json.dumps(reply), file=replies, flush=True)
     try:
         import torch
         peer = (sys.argv[2], operations_of(sys.argv[2]), torch, Library(sys.argv[1]))
-    except Exception as problem:  # noqa: BLE001: a torch that is there, but broken, is none either
+    except Exception as problem:  # noqa: BLE001: a broken torch counts as missing
         say(error=str(problem).splitlines()[0])
         return
     say(ready=str(torch.__version__), library=peer[3].version)
@@ -394,5 +394,5 @@ def main():
             say(**answer(request, peer))
         except Refusal as refusal:
             say(unsupported=str(refusal))
-        except Exception as problem:  # noqa: BLE001: of torch, anything; the next case may do
+        except Exception as problem:  # noqa: BLE001: torch may raise anything; the next case may work
             say(error=f"{type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else ''}")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products beside torch's: the part of peer_torch.py that is about matmul."""
+"""The part of peer_torch.py for matmul: Tessera's products and torch's."""
 from peer_library import Contest, Refusal
 
-ACTIVATIONS = ("none", "gelu", "gelu_tanh", "silu", "relu")  # as tsr_activation has them
-MATHS = ("default", "split", "tf32")  # as tsr_matmul_math has them
+ACTIVATIONS = ("none", "gelu", "gelu_tanh", "silu", "relu")  # in the order of tsr_activation
+MATHS = ("default", "split", "tf32")  # in the order of tsr_matmul_math
 
 
 def matmul_operands(job):
@@ -14,7 +14,7 @@ def matmul_operands(job):
 
 
 def matmul_fp8(job):
-    """By cuBLASLt, which wants a's lines along k, b's too, and scales of blocks with neighbours along m."""
+    """Uses cuBLASLt, which needs a and b contiguous along k and block scales contiguous along m."""
     job.require(activation="none", accumulate=False, alpha=1.0, batch=1, transpose_a=False, transpose_b=True)
     job.without("b_up", "bias", "residual")
     torch, one = job.torch, job.torch.ones((), device=job.device)
@@ -31,7 +31,7 @@ def matmul_fp8(job):
 
 
 def activation_of(job):
-    """torch's, in place where it can be; None where there is none."""
+    """torch's function for the activation, in place if possible; None without an activation."""
     F = job.torch.nn.functional
     return {"none": None, "gelu": job.torch.ops.aten.gelu_,
             "gelu_tanh": lambda x: job.torch.ops.aten.gelu_(x, approximate="tanh"),
@@ -40,8 +40,8 @@ def activation_of(job):
 
 
 def epilogue_paths(job, a, b):
-    """Products with what comes after them: kernel by kernel, which torch.compile may join; by one product of both matrices
-    of a gate, laid beside each other before; and what cuBLASLt has in one call."""
+    """Products with an epilogue: as separate kernels, which torch.compile may fuse; for a gate as one product with both matrices,
+    concatenated beforehand; and the epilogues that cuBLASLt computes in the same call."""
     torch, activate, residual = job.torch, activation_of(job), job["residual"]
     bias = job["bias"].to(a.dtype) if job["bias"] is not None else None
     is_flat = a.dim() == 2
@@ -119,7 +119,7 @@ def matmul_backward(job):
 
 
 def grouped_operands(job):
-    """torch's offsets are the groups' ends."""
+    """torch's offsets are the ends of the groups."""
     job.require(ragged=False, activation="none", accumulate=False, alpha=1.0)
     job.without("counts", "b_up", "bias")
     if not hasattr(job.torch, "_grouped_mm"):

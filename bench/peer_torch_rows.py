@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's ways to cast, rotate, look up and take an optimiser's step: the rest of peer_torch.py's operations."""
+"""The other operations of peer_torch.py: cast, RoPE, embedding and AdamW."""
 from peer_library import Contest, Refusal
 
 
@@ -10,13 +10,13 @@ def cast(job):
     return Contest(job.ours(), "y", [("to", lambda: (x.to(y.dtype),)), ("copy_", lambda: (theirs.copy_(x),))])
 
 
-# RoPE as models of PyTorch have it: two products of whole heads, or one of complex numbers.
+# RoPE as PyTorch models compute it: two products of whole heads, or one of complex numbers.
 
 def rotated(job, x, sign):
     job.without("positions")
     torch, head_dim = job.torch, x.shape[-1]
     if job.params.get("rotary_dim", 0) not in (0, head_dim):
-        raise Refusal("torch rotates whole heads here")
+        raise Refusal("the torch peer rotates only whole heads")
     cos, sin = (job[name][:x.shape[1], None, :] for name in ("cos", "sin"))
     sin = sign * sin
     if job.params.get("interleaved", 0):
@@ -75,10 +75,10 @@ def adamw_step(job):
              (("lr", 1e-3), ("beta1", 0.9), ("beta2", 0.999), ("eps", 1e-8), ("weight_decay", 0.01), ("step", 1))}
     job.tensors["v"] = job["v"].abs()
     if job["grad"].dtype != job["param"].dtype:
-        raise Refusal("torch has gradients of the parameters' dtype")
+        raise Refusal("torch needs gradients of the parameters' dtype")
 
     def way(state, grad, **how):
-        """A step on tensors of its own."""
+        """Returns a function that takes a step on the tensors of `state`."""
         steps = torch.tensor(float(rates["step"] - 1))
         given = dict(amsgrad=False, beta1=rates["beta1"], beta2=rates["beta2"], lr=rates["lr"],
                      weight_decay=rates["weight_decay"], eps=rates["eps"], maximize=False)
@@ -87,7 +87,8 @@ def adamw_step(job):
             adamw([state[0]], [grad], [state[1]], [state[2]], [], [steps], **given, **how)
             return state
         return step
-    # Both change what they are given: one step of each is compared, torch's in fp32, whose own m and v are of the dtype.
+    # Steps change their tensors, so one step of each is compared. torch's is computed in fp32, because its m and v have the
+    # parameter's dtype.
     after = [job[name].float().clone() for name in names]
     way(after, job["grad"].float(), fused=False, foreach=False)()
     copies = [job[name].to(job.dtype).clone() for name in names]

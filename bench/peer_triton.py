@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways of `tessera bench --peer triton`: the row kernels as Triton's tutorials have them, forward and backward,
-tuned over the number of warps and, where a row is taken in pieces, over their width. A program holds a whole row where
-that fits (the block is the next power of two), else sweeps over it. Sums over rows are taken in two kernels, as in the
-tutorials: partial sums of groups of rows, then the sums of those.
+"""The kernels of `tessera bench --peer triton`: row kernels like those of Triton's tutorials, forward and backward, tuned over
+the number of warps and, where a row is processed in pieces, over their width. A program holds a whole row if that fits (the
+block is the next power of two); otherwise it sweeps over the row. Sums over rows take two kernels, as in the tutorials: partial
+sums of groups of rows, then the sums of those.
 
-To add an operation: a function of its name that takes a job of peer_torch.py and returns a Contest."""
+To add an operation, add a function of its name that takes a job of peer_torch.py and returns a Contest."""
 import torch
 import triton
 import triton.language as tl
@@ -13,7 +13,7 @@ import peer_torch
 import peer_torch_matmul
 from peer_library import Contest, Refusal
 
-WIDEST = 65536  # columns that one program holds
+WIDEST = 65536  # the most columns that one program holds
 WARPS = [triton.Config({}, num_warps=warps) for warps in (1, 2, 4, 8, 16, 32)]
 SWEEPS = [triton.Config({"BLOCK": block}, num_warps=warps)
           for block in (1024, 2048, 4096, 8192) for warps in (4, 8, 16)]
@@ -82,7 +82,7 @@ def softmax_forward(job):
 
 def widest(cols):
     if cols > WIDEST:
-        raise Refusal(f"these kernels have rows of at most {WIDEST} columns")
+        raise Refusal(f"the triton peer's rows have at most {WIDEST} columns")
 
 
 def softmax_backward(job):
@@ -128,7 +128,7 @@ def norm_rows(x, residual, weight, bias, y, total_out, mean_out, rstd_out, cols,
 @triton.jit
 def norm_gradient(x, weight, mean_in, rstd_in, dy, dx, dweight, dbias, rows, cols, HAS_WEIGHT: tl.constexpr,
                   HAS_MEAN: tl.constexpr, HAS_SUMS: tl.constexpr, BLOCK: tl.constexpr):
-    """A program goes over every so many rows and leaves its sums of columns in its row of dweight and dbias."""
+    """Program i of n takes rows i, i + n, i + 2 n... and writes its column sums to row i of dweight and dbias."""
     group = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     here = at < cols
@@ -275,7 +275,7 @@ def matmul_forward(job):
     job.without("b_up", "bias", "residual")
     a, b, options = peer_torch_matmul.matmul_operands(job)
     if a.dim() != 2 or b.dim() != 2:
-        raise Refusal("this kernel has no batches")
+        raise Refusal("the triton peer's matmul has no batches")
     (m, k), n = a.shape, b.shape[1]
     c = torch.empty((m, n), device=a.device, dtype=job.dtype)
     options["math"] = peer_torch_matmul.MATHS.index(job.params.get("math", peer_torch_matmul.MATHS[0]))

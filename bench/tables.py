@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tables that ask more than `tessera bench` does in a row, on a GPU with PyTorch: what is compared takes turns, each as a
-graph of many calls, replayed, unless a table says otherwise; medians, in microseconds of one call.
+"""Comparisons with PyTorch on a GPU that `tessera bench` does not make. The calls of a table are measured in turns, each as a
+replayed graph of many calls, unless the table says otherwise. Times are medians, in microseconds of one call.
 
     python3 bench/tables.py build/release/libtessera.so [--tables cold,epilogue] [--budget 0.2] [--device 0]
 
-cold      products of few rows whose weights come out of memory: the calls of a graph take turns with so many matrices
-          that none is in the second-level cache when its turn comes
-epilogue  what comes after a product, as a cost over the plain one, and beside torch's fastest way to the same
-bias      the gradient of a linear layer's weights with that of its bias, beside torch's
-features  attention's masks, biases and so on as times of plain attention at equal work: scores that are seen
-few       attention of few queries, causal, 32 heads on 8 of keys: ours, flash3 in its place, torch's flash and cuDNN
-grid      attention of 16384 tokens in sequences of 512 to 16384, 2048 columns in heads of 64, 128 and 256, beside torch's
-small     small shapes: a call from the host on an idle stream, and the device's own time, beside torch's
+cold      products with few rows and weights that are read from memory: the calls of a graph use so many matrices in turn that
+          none is still in the second-level cache when it is used again
+epilogue  the cost of each epilogue over the plain product, and torch's fastest implementation of the same
+bias      the gradients of a linear layer's weights and bias, and torch's
+features  attention with masks, biases and other features: the time relative to plain attention at equal work (visible scores)
+few       causal attention with few queries, 32 query heads and 8 key heads: the library's choice, flash3, torch's flash and cuDNN
+grid      attention over 16384 tokens in sequences of 512 to 16384, with heads of 64, 128 and 256 (2048 columns), and torch's
+small     small shapes: the latency of a single call on an idle stream and the device time, ours and torch's
 
-Each call is compared with torch's before it is timed where torch has it. $TESSERA_TORCH_COMPILE=0 leaves out torch.compile."""
+Results are compared with torch's before they are timed against it. $TESSERA_TORCH_COMPILE=0 turns torch.compile off."""
 import argparse
 import ctypes
 import itertools
@@ -28,14 +28,14 @@ from peer_library import Library, Refusal
 
 SMALL_ROWS = [1, 16, 128]
 PRODUCTS = [(4096, 4096, 4096), (8192, 3072, 768), (8192, 11008, 4096)]
-# Name, activation, other tensors of a product; those with b_up are two products.
+# Name, activation, further tensors of a product. Epilogues with b_up compute two products.
 EPILOGUES = [("bias", "none", ("bias",)), ("relu", "relu", ()), ("silu", "silu", ()), ("gelu", "gelu", ()),
              ("gelu, tanh", "gelu_tanh", ()), ("bias, gelu", "gelu", ("bias",)),
              ("bias, gelu by tanh", "gelu_tanh", ("bias",)), ("bias, relu", "relu", ("bias",)),
              ("residual", "none", ("residual",)), ("SwiGLU", "silu", ("b_up",)), ("GeGLU", "gelu", ("b_up",))]
 LINEAR = [(8192, 3072, 768), (8192, 4096, 4096), (16384, 1024, 1024)]
 BATCH, SEQLEN, HEADS = 8, 2048, 8
-# Name, fields of the call, tensors beside q, k, v, groups of heads of q to one of k.
+# Name, fields of the call, tensors besides q, k and v, the number of query heads for each key head.
 FEATURES = [("plain", {}, (), 1), ("causal", {"mask": 1}, (), 1),
             ("causal, 512 keys to the left", {"mask": 1, "window_left": 512, "has_window_left": 1}, (), 1),
             ("softcap", {"softcap": 30.0}, (), 1), ("ALiBi", {}, ("alibi_slopes",), 1), ("bias", {}, ("bias",), 1),
@@ -44,13 +44,13 @@ FEATURES = [("plain", {}, (), 1), ("causal", {"mask": 1}, (), 1),
 
 
 def tensors_of(shapes, dtype="bf16", **others):
-    """A request's tensors: those of `shapes` in one dtype, `others` as (shape, dtype)."""
+    """The tensors of a request: those of `shapes` have one dtype, `others` are (shape, dtype)."""
     given = {name: {"shape": list(shape), "dtype": dtype} for name, shape in shapes.items()}
     return {**given, **{name: {"shape": list(shape), "dtype": kind} for name, (shape, kind) in others.items()}}
 
 
 def product(m, n, k, activation="none", extra=(), transpose_b=True):
-    """A request for c = a b, b as weights lie."""
+    """A request for c = a b. With transpose_b, b is (n, k), as weights are stored."""
     of_b = (n, k) if transpose_b else (k, n)
     shapes = {"a": (m, k), "b": of_b, "c": (m, n), "bias": (n,), "residual": (m, n), "b_up": of_b}
     return {"op": "matmul_forward", "tensors": tensors_of({name: shapes[name] for name in ("a", "b", "c", *extra)}),
@@ -90,7 +90,7 @@ SMALL = [("softmax 64 x 512", rows("softmax_forward", 64, 512)),
 
 
 def visible_share(fields, seqlen):
-    """Of the scores of plain attention."""
+    """The number of visible scores over that of plain attention."""
     if not fields.get("mask"):
         return 1.0
     most = fields.get("window_left", seqlen) + 1
@@ -114,27 +114,27 @@ class Bench:
         return job
 
     def contest(self, request):
-        """The job, our call, and torch's fastest way with its name, which agrees with ours."""
+        """Our call, torch's fastest path and its name. Their results agree."""
         job = self.job(request)
         found = peer_torch.OPERATIONS[job.op](job)
         way, path = self.timing.fastest(found.paths)
         share = peer_torch.compare(job, found, path)[1]
         if not share <= peer_torch.ALLOWED["bf16"]:
-            raise Refusal(f"torch ({way}) and we differ by {share:.2g} of the largest value")
+            raise Refusal(f"torch ({way}) and tessera differ by {share:.2g} of the largest value")
         return found.ours, path, way
 
     def ours(self, op, tensors, **fields):
         return self.library.call(op, self.context, tensors, self.number_of, **fields)
 
     def variant(self, call):
-        """What serves it."""
+        """The name of the variant that the call uses."""
         call()
         function = self.library.library.tsr_context_last_variant
         function.restype = ctypes.c_char_p
         return function(self.context).decode()
 
     def in_turns(self, calls):
-        """Microseconds of one call each, by graphs."""
+        """Measures graphs of the calls in turns; returns each call's median in microseconds."""
         graphs, samples = [self.timing.graph_of(call) for call in calls], [[] for _ in calls]
         opened = time.perf_counter()
         while len(samples[0]) < 5 or time.perf_counter() - opened < self.budget_s * len(calls):
@@ -147,12 +147,12 @@ class Bench:
 
 
 def show(title, columns, lines):
-    """A markdown table, row by row as they come; a row that cannot be had says why."""
+    """Prints a markdown table row by row. If a row cannot be measured, it says why."""
     print(f"\n## {title}\n\n| {' | '.join(columns)} |\n|{'---|' * len(columns)}", flush=True)
     for name, measure in lines:
         try:
             cells = measure()
-        except Exception as problem:  # noqa: BLE001: the next row may do
+        except Exception as problem:  # noqa: BLE001: the next row may work
             cells = [f"{type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else ''}"]
         print("| " + " | ".join([name, *map(text_of, cells), *[""] * (len(columns) - 1 - len(cells))]) + " |", flush=True)
 
@@ -173,7 +173,7 @@ def cold(b):
     def lines():
         for m, transpose_b, count in itertools.product(SMALL_ROWS, (True, False), (many, 1)):
             def measure(m=m, transpose_b=transpose_b, count=count):
-                b.job(product(m, n, k))  # knows the dtypes
+                b.job(product(m, n, k))  # sets b.number_of
                 a, c = b.random(m, k), b.random(m, n)
                 weights = [b.random(n, k) for _ in range(count)]
                 ours = [b.ours("matmul_forward", {"a": a, "b": w, "c": c}, alpha=1, has_alpha=1,
@@ -182,14 +182,14 @@ def cold(b):
                 ours[0]()
                 expected = b.torch.matmul(a, views[0])
                 if not (c - expected).abs().max() <= 4e-2 * expected.abs().max():
-                    raise Refusal("torch and we differ")
+                    raise Refusal("torch and tessera differ")
                 variant = b.variant(ours[0])
                 turn, their_turn = itertools.cycle(ours), itertools.cycle(views)
                 us = b.in_turns([lambda: next(turn)(), lambda: b.torch.matmul(a, next(their_turn), out=c)])
                 return [*us, us[1] / us[0], 2e-3 * n * k / us[0], variant]
             yield f"{m}, b {'(n, k)' if transpose_b else '(k, n)'}, {'cold' if count > 1 else 'warm'}", measure
-    show(f"Few rows, n = k = 4096, bf16; cold: {many} matrices in turns",
-         ["m", "ours us", "torch us", "torch / ours", "b at GB/s", "variant"], lines())
+    show(f"Few rows, n = k = 4096, bf16; cold: {many} matrices in turn",
+         ["m", "ours us", "torch us", "torch / ours", "GB/s of b", "variant"], lines())
 
 
 def epilogue(b):
@@ -209,7 +209,7 @@ def epilogue(b):
                     return [us[1], f"{100 * cost:.1f} %", us[2], us[2] / us[1], way, b.variant(ours)]
                 yield name, measure
         show(f"Epilogues, {m} x {n} x {k}, bf16, b (n, k)",
-             ["epilogue", "ours us", "over the plain product(s)", "torch us", "torch / ours", "torch's way", "variant"],
+             ["epilogue", "ours us", "cost over the plain product(s)", "torch us", "torch / ours", "torch's path", "variant"],
              lines())
 
 
@@ -223,7 +223,8 @@ def bias(b):
                 return [us[0], us[1], us[1] - us[0], us[2], us[3], us[3] - us[2], us[3] / us[1], way]
             yield f"{m} x {n} x {k}", measure
     show("Gradients of a linear layer's weights (n, k) and bias (n), bf16",
-         ["m x n x k", "db us", "with dbias us", "more", "torch db", "with dbias", "more", "torch / ours", "torch's way"],
+         ["m x n x k", "db us", "with dbias us", "difference", "torch db", "with dbias", "difference", "torch / ours",
+          "torch's path"],
          lines())
 
 
@@ -246,7 +247,7 @@ def attention_inputs(b, head_dim, extra, group, is_backward):
 
 
 def features(b):
-    b.job(product(8, 8, 8))  # knows the dtypes
+    b.job(product(8, 8, 8))  # sets b.number_of
     for op, head_dim in itertools.product(("attention_forward", "attention_backward"), (64, 128)):
         is_backward = op.endswith("backward")
 
@@ -265,14 +266,14 @@ def features(b):
                     return [us[1], f"{100 * share:.0f} %", us[1] / us[0] / share, b.variant(ours)]
                 yield name, measure
         show(f"{op}, {BATCH} x {SEQLEN} x {HEADS} x {head_dim}, bf16",
-             ["feature", "us", "scores", "times plain at equal work", "variant"], lines())
+             ["feature", "us", "visible scores", "time / plain, at equal work", "variant"], lines())
 
 
 def few(b):
     torch, sdpa = b.torch, b.torch.nn.functional.scaled_dot_product_attention
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.attention.bias import causal_lower_right
-    b.job(product(8, 8, 8))  # knows the dtypes
+    b.job(product(8, 8, 8))  # sets b.number_of
 
     def measure(batch, head_dim, seqlen_q, seqlen_k):
         q = b.random(batch, seqlen_q, 32, head_dim)
@@ -289,14 +290,14 @@ def few(b):
             with sdpa_kernel(back_end):
                 return sdpa(*qkv, attn_mask=of[back_end] if seqlen_q > 1 else None, enable_gqa=True)
         if not (theirs(SDPBackend.FLASH_ATTENTION).transpose(1, 2) - t["out"]).abs().max() <= 2e-2:
-            raise Refusal("torch and we differ")
+            raise Refusal("torch and tessera differ")
         us = b.in_turns([ours, flash3, *(lambda end=end: theirs(end) for end in of)])
         keys_bytes = 4 * batch * seqlen_k * 8 * head_dim
         return [*us, us[1] / us[0], min(us[2:]) / us[0], 1e-3 * keys_bytes / us[0], b.variant(ours)]
     shapes = itertools.product((128, 64), (8192, 2048), (1, 8), (1, 8, 16, 32, 64, 128))
-    show("Attention forward of few queries, causal to the last key, 32 heads on 8, bf16",
+    show("Attention forward with few queries, causal to the last key, 32 query heads, 8 key heads, bf16",
          ["batch, queries, keys, head_dim", "us", "flash3", "torch flash", "cuDNN", "flash3 / ours", "torch / ours",
-          "keys and values GB/s", "variant"],
+          "GB/s of keys and values", "variant"],
          ((f"{batch}, {seqlen_q}, {seqlen_k}, {head_dim}",
            lambda of=(batch, head_dim, seqlen_q, seqlen_k): measure(*of))
           for head_dim, seqlen_k, batch, seqlen_q in shapes))
@@ -317,7 +318,7 @@ def grid(b):
                 yield f"{head_dim}, {seqlen}", measure
         ratios = []
         show(f"{op}, 16384 tokens, {'all keys' if mask == 'none' else mask}, bf16",
-             ["head_dim, seqlen", "TFLOP/s", "torch's", "torch / ours", "torch's way", "variant"], lines())
+             ["head_dim, seqlen", "TFLOP/s", "torch TFLOP/s", "torch / ours", "torch's path", "variant"], lines())
         if ratios:
             print(f"\nGeometric mean of torch / ours {statistics.geometric_mean(ratios):.3f}, lowest {min(ratios):.2f}")
 
@@ -332,7 +333,7 @@ def small(b):
                 return [us[0], us[1], us[1] / us[0], us[2], us[3], us[3] / us[2], way, b.variant(ours)]
             yield name, measure
     show("Small shapes, bf16", ["", "our call us", "torch's", "torch / ours", "our device time us", "torch's",
-                                "torch / ours", "torch's way", "variant"], lines())
+                                "torch / ours", "torch's path", "variant"], lines())
 
 
 TABLES = {table.__name__: table for table in (cold, epilogue, bias, features, few, grid, small)}
@@ -341,18 +342,18 @@ TABLES = {table.__name__: table for table in (cold, epilogue, bias, features, fe
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library", help="libtessera.so")
-    parser.add_argument("--tables", default=",".join(TABLES), help="names with commas (all)")
-    parser.add_argument("--budget", type=float, default=0.2, help="seconds of samples for each contender")
-    parser.add_argument("--device", type=int, default=0, help="index of the GPU")
+    parser.add_argument("--tables", default=",".join(TABLES), help="names, separated by commas (all)")
+    parser.add_argument("--budget", type=float, default=0.2, help="seconds to measure each call (0.2)")
+    parser.add_argument("--device", type=int, default=0, help="index of the GPU (0)")
     given = parser.parse_args()
     wanted = given.tables.split(",")
     unknown = [name for name in wanted if name not in TABLES]
     if unknown:
-        parser.error(f"--tables: there is no '{unknown[0]}', only {', '.join(TABLES)}")
+        parser.error(f"--tables: unknown table '{unknown[0]}'; the tables are {', '.join(TABLES)}")
     try:
         import torch
     except ImportError as problem:
-        sys.exit(f"tables.py: this Python has no PyTorch, which the tables are beside: {problem}")
+        sys.exit(f"tables.py: this Python has no PyTorch, which the tables compare with: {problem}")
     if not torch.cuda.is_available():
         sys.exit("tables.py: PyTorch finds no GPU here (torch.cuda.is_available())")
     b = Bench(torch, Library(given.library), given.device, given.budget)

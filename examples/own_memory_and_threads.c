@@ -57,8 +57,8 @@ int main(void) {
     tsr_matmul_forward_args args = TSR_MATMUL_FORWARD_ARGS(.a = TSR_TENSOR(a, TSR_F32, M, K),
                                                            .b = TSR_TENSOR(b, TSR_F32, K, N),
                                                            .c = TSR_TENSOR(c, TSR_F32, M, N));
-    TRY(tsr_matmul_forward(ctx,
-                           &args)); // the workspace is in the context's arena, from our allocator
+    // Without args.workspace the workspace is in the context's arena, which our allocator provides.
+    TRY(tsr_matmul_forward(ctx, &args));
     printf("%d tasks, %zu bytes in the arena\n", num_tasks, account.most);
 
     // The same call with our workspace, which has exactly as many bytes as the call needs.

@@ -223,8 +223,8 @@ def test_what_torch_is_asked_and_what_becomes_of_its_answer(tmp_path):
 
 @needs_tessera
 @pytest.mark.parametrize("reply, code, word", [
-    ({"unsupported": "torch has nothing like it"}, 0, "nothing like it"),
-    ({"disagrees": "torch (softmax) and we differ"}, 3, "differ"),
+    ({"unsupported": "torch has no equivalent of it"}, 0, "no equivalent of it"),
+    ({"disagrees": "torch (softmax) and tessera differ"}, 3, "differ"),
     ({"error": "RuntimeError: out of luck"}, 0, "out of luck"),
     (None, 0, "without an answer"),
 ])

@@ -120,7 +120,9 @@ def test_a_row_that_cannot_be_had_says_why(capsys):
         "## Title", "", "| a | b | c |", "|---|---|---|", "| one | 1.23 | 250 |", "| two | Refusal: not here |  |"]
 
 
-@pytest.mark.parametrize("arguments, word", [(["--tables", "cold,none"], "'none'"), ([], "has no PyTorch, which the tables are beside: broken")], ids=str)
+@pytest.mark.parametrize("arguments, word", [
+    (["--tables", "cold,none"], "'none'"),
+    ([], "has no PyTorch, which the tables compare with: broken")], ids=str)
 def test_tables_without_a_gpu(arguments, word, tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('broken')")
     done = subprocess.run([sys.executable, ROOT / "bench" / "tables.py", "libtessera.so", *arguments], timeout=60,

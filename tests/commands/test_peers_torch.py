@@ -61,4 +61,4 @@ def test_torch_and_we_agree(torch, cases, count):
 
 def test_what_torch_cannot_do(torch):
     results, said = bench(*ATTENTION, "--softcap", "5", "--rep", 2, "--peer", "torch", **torch)
-    assert set(peers_of(results)) == {None} and len(said) == 1 and "nothing like softcap" in said[0]
+    assert set(peers_of(results)) == {None} and len(said) == 1 and "no equivalent of softcap" in said[0]
