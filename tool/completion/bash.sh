@@ -13,7 +13,7 @@ _tessera() {
     for word in "${COMP_WORDS[@]:2}"; do
         case " $words " in *" $word "*) operand=$word && break ;; esac
     done
-    # --option=value comes as three words.
+    # bash splits --option=value into three words.
     if [[ $current == = ]]; then
         current=''
     elif [[ $before == = ]]; then

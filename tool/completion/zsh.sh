@@ -26,7 +26,7 @@ _tessera() {
     _arguments $options
 }
 
-# As a file of $fpath it is the function's body; sourced, it is a definition.
+# A file in $fpath is the function's body; a sourced file only defines the function.
 if [[ $funcstack[1] == _tessera ]]; then
     _tessera "$@"
 else
