@@ -26,7 +26,7 @@ _tessera() {
     _arguments $options
 }
 
-# A file in $fpath is the function's body; a sourced file only defines the function.
+# zsh runs a file from $fpath as the function's body. A sourced file only registers the function.
 if [[ $funcstack[1] == _tessera ]]; then
     _tessera "$@"
 else
