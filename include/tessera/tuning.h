@@ -43,8 +43,8 @@ TSR_API tsr_status tsr_tuning_path(char *path, size_t bytes);
 // row can. Valid until the next _prepare, or the next call of this function or the one below.
 TSR_API const char *tsr_context_tuning_key(const tsr_context *context);
 
-// The other words of such a row, variant and blocks, for the index-th candidate (from 0, in no particular order) by which
-// this device could serve that call; NULL after the last. It is NULL too where only the list of variants (variants.h) is
+// The other words of such a row, variant and blocks, for the index-th candidate (from 0, in no particular order) that can
+// serve that call on this device; NULL after the last. It is NULL too where only the list of variants (variants.h) is
 // known: on the CPU, for operations without blocks, and for calls with flags. *expected_ns (may be NULL) receives the
 // nanoseconds that the library's cost model expects: with it a tuner can skip candidates that cannot be the fastest.
 // Valid as long as the key.
