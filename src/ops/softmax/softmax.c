@@ -58,11 +58,11 @@ static const struct tsri_variant forward_variants[] = {
      TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, is_float32_or_less, plan_unfused, softmax_unfused_run},
     {"cuda-rows", "rows in registers: one read, one write", TSR_VARIANT_CUDA, softmax_cuda_fits,
      softmax_cuda_plan, softmax_cuda_run, softmax_cuda_prepare},
-    {"cuda-sweeps", "rows of any width: max and sum in one sweep, then the output",
-     TSR_VARIANT_CUDA, softmax_cuda_sweeps_fit, softmax_cuda_plan_sweeps, softmax_cuda_run,
+    {"cuda-staged", "rows of any width in shared memory: one read, one write, wherever they begin",
+     TSR_VARIANT_CUDA, softmax_cuda_serves, softmax_cuda_plan_stages, softmax_cuda_run,
      softmax_cuda_prepare},
     {"cuda-unfused", "three kernels over the whole tensor: max, exp and sum, divide",
-     TSR_VARIANT_CUDA | TSR_VARIANT_BASELINE, softmax_cuda_sweeps_fit, softmax_cuda_plan_unfused,
+     TSR_VARIANT_CUDA | TSR_VARIANT_BASELINE, softmax_cuda_serves, softmax_cuda_plan_unfused,
      softmax_cuda_run_unfused, softmax_cuda_prepare_unfused},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, softmax_reference_run},
@@ -76,10 +76,11 @@ static const struct tsri_variant backward_variants[] = {
      softmax_unfused_backward_run},
     {"cuda-rows", "rows in registers: one read, one write", TSR_VARIANT_CUDA, softmax_cuda_fits,
      softmax_cuda_plan, softmax_cuda_run, softmax_cuda_prepare},
-    {"cuda-sweeps", "rows of any width: the sum in one sweep, then the output", TSR_VARIANT_CUDA,
-     softmax_cuda_sweeps_fit, softmax_cuda_plan_sweeps, softmax_cuda_run, softmax_cuda_prepare},
+    {"cuda-staged", "rows of any width in shared memory: one read, one write, wherever they begin",
+     TSR_VARIANT_CUDA, softmax_cuda_serves, softmax_cuda_plan_stages, softmax_cuda_run,
+     softmax_cuda_prepare},
     {"cuda-unfused", "three kernels over the whole tensor: product, sum, combine",
-     TSR_VARIANT_CUDA | TSR_VARIANT_BASELINE, softmax_cuda_sweeps_fit, softmax_cuda_plan_unfused,
+     TSR_VARIANT_CUDA | TSR_VARIANT_BASELINE, softmax_cuda_serves, softmax_cuda_plan_unfused,
      softmax_cuda_run_unfused, softmax_cuda_prepare_unfused},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, softmax_reference_backward_run},
@@ -88,8 +89,13 @@ static const struct tsri_variant backward_variants[] = {
 // Between two sweeps, a row and its exponentials should stay in the second-level cache.
 static const char *prefer_forward(const void *problem, const struct tsri_limits *limits) {
     const struct softmax_problem *p = problem;
+    if (limits->device.type == TSR_CUDA) return softmax_cuda_prefer(p, limits);
     int64_t row_bytes = p->out.cols * (int64_t)tsr_dtype_bytes(p->out.dtype);
     return row_bytes + 4 * p->out.cols > limits->l2_bytes / 2 ? "online" : "fused";
+}
+
+static const char *prefer_backward(const void *problem, const struct tsri_limits *limits) {
+    return limits->device.type == TSR_CUDA ? softmax_cuda_prefer(problem, limits) : "fused";
 }
 
 // Calls are batch-invariant and no two variants have the same bits, so tuning files have nothing to choose.
@@ -97,7 +103,7 @@ const struct tsri_op tsri_softmax_forward_op = {"softmax_forward", forward_varia
                                                 TSRI_COUNT(forward_variants), prefer_forward,
                                                 softmax_cuda_forward_kernel};
 const struct tsri_op tsri_softmax_backward_op = {"softmax_backward", backward_variants,
-                                                 TSRI_COUNT(backward_variants), NULL,
+                                                 TSRI_COUNT(backward_variants), prefer_backward,
                                                  softmax_cuda_backward_kernel};
 
 // ---- Forward ----------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans and launches of softmax on CUDA. Rows that fit are held in registers: one read and one write. Wider rows are
-// swept twice. The unfused baseline has three launches with an fp32 tensor between them.
+// Plans and launches of softmax on CUDA. Rows are held in registers or go through shared memory: one read and one write. The unfused baseline has three launches with an fp32 tensor between them.
 #include "context/cuda_rows.h"
 #include "ops/softmax/softmax_params.h"
 #include "ops/softmax/softmax_problem.h"
@@ -20,13 +19,16 @@ static const struct tsri_cuda_width f32_widths[NUM_WIDTHS] = {{256, 32},        
 struct kernel {
     const char *source, *entry;
 };
-static const struct kernel kernels[2][2] = {
-    // [is_backward][is_sweeping]
-    {{"ops/softmax/softmax_forward.cu", "softmax_forward"},
-     {"ops/softmax/softmax_forward_sweeps.cu", "softmax_forward_sweeps"}},
-    {{"ops/softmax/softmax_backward.cu", "softmax_backward"},
-     {"ops/softmax/softmax_backward_sweeps.cu", "softmax_backward_sweeps"}},
+enum { ROWS, STAGED, NUM_FORMS };
+static const struct kernel kernels[2][NUM_FORMS] = {
+    // [is_backward]
+    {[ROWS] = {"ops/softmax/softmax_forward.cu", "softmax_forward"},
+     [STAGED] = {"ops/softmax/softmax_forward_staged.cu", "softmax_forward_staged"}},
+    {[ROWS] = {"ops/softmax/softmax_backward.cu", "softmax_backward"},
+     [STAGED] = {"ops/softmax/softmax_backward_staged.cu", "softmax_backward_staged"}},
 };
+
+static int form_of(const struct tsri_plan *plan) { return plan->block_k > 0 ? STAGED : ROWS; }
 
 static bool is_backward(const struct softmax_problem *p) {
     return p->in[1].dtype != TSR_DTYPE_NONE;
@@ -46,10 +48,80 @@ bool softmax_cuda_fits(const void *problem, const struct tsri_limits *limits) {
                           : p->out.cols <= FORWARD_COLS;
 }
 
-bool softmax_cuda_sweeps_fit(const void *problem, const struct tsri_limits *limits) {
+bool softmax_cuda_serves(const void *problem, const struct tsri_limits *limits) {
     const struct softmax_problem *p = problem;
     (void)limits;
     return p->out.dtype != TSR_F64 && p->out.cols <= MAX_COLS;
+}
+
+// Threads of a staged row, by the bytes of one tensor's stage: each has some groups of 16 bytes to copy at once. The last: of
+// one whose block has a multiprocessor for itself.
+enum { NUM_STAGED_SIZES = 4 };
+static const struct staged_size {
+    int64_t most_bytes;
+    int threads;
+} staged_sizes[NUM_STAGED_SIZES] = {
+    {8192, 32}, {32768, 128}, {INT64_MAX, 512}, {INT64_MAX, TSRI_ROWS_MAX_THREADS}};
+enum { STAGE_GROUP = 16 }; // bytes that move at once
+
+// Of a chunk of one row and one tensor, with what else is in its first and last group.
+static int64_t stage_bytes(const struct softmax_problem *p, int64_t chunk) {
+    const int64_t bytes = (int64_t)tsr_dtype_bytes(p->out.dtype);
+    return tsri_ceil_div(chunk * bytes + STAGE_GROUP - bytes, STAGE_GROUP) * STAGE_GROUP;
+}
+
+static int num_stages(const struct softmax_problem *p) { return is_backward(p) ? 2 : 1; }
+
+// Columns that so many bytes of stages hold, wherever they begin.
+static int64_t staged_cols(const struct softmax_problem *p, int64_t bytes) {
+    const int64_t groups = bytes / num_stages(p) / STAGE_GROUP - 1;
+    return tsri_max(groups * STAGE_GROUP / (int64_t)tsr_dtype_bytes(p->out.dtype), 1);
+}
+
+// The chunk, block_k columns: the whole row where it fits. Else two blocks share a multiprocessor, so that one computes while
+// the other reads.
+void softmax_cuda_plan_stages(const void *problem, const struct tsri_limits *limits,
+                              struct tsri_plan *plan) {
+    enum { OTHER_BYTES = 2048 }; // of a block: what the system takes, and slots of reductions
+    const struct softmax_problem *p = problem;
+    const struct staged_size *size = staged_sizes;
+    plan->block_k = p->out.cols;
+    if (p->out.cols > staged_cols(p, limits->shared_bytes_per_block - OTHER_BYTES))
+        plan->block_k = staged_cols(p, limits->shared_bytes_per_block / 2 - OTHER_BYTES);
+    plan->block_k = tsri_max(plan->block_k, 1);
+    const int64_t bytes = stage_bytes(p, plan->block_k);
+    while (bytes > size->most_bytes) size++;
+    if (bytes * num_stages(p) > limits->shared_bytes_per_block / 2)
+        size = &staged_sizes[NUM_STAGED_SIZES - 1];
+    plan->block_m = size->threads;
+    plan->grain = tsri_cuda_block_threads(plan) / plan->block_m;
+    plan->num_tasks = tsri_min(tsri_ceil_div(p->out.rows, plan->grain), INT32_MAX);
+}
+
+static bool is_aligned(const struct softmax_problem *p) {
+    return tsri_is_aligned(&p->in[0]) && tsri_is_aligned(&p->out) &&
+           (!is_backward(p) || tsri_is_aligned(&p->in[1]));
+}
+
+// Registers serve calls that end before the stages of all multiprocessors are full, and large ones where rows fill the
+// registers of their threads and lie in groups of 16 bytes. Other halves move one by one to registers, which is half as fast as
+// memory. (Measured on an H200: docs/kernels/softmax.md.)
+const char *softmax_cuda_prefer(const struct softmax_problem *p, const struct tsri_limits *limits) {
+    enum { SHORT_COLS = 256, SM_BYTES = 64 << 10, WIDE_COLS = 8192 };
+    const int64_t bytes = (int64_t)tsr_dtype_bytes(p->out.dtype), cols = p->out.cols;
+    const bool is_half = p->out.dtype != TSR_F32;
+    if (!softmax_cuda_fits(p, limits)) return "cuda-staged";
+    if (cols <= SHORT_COLS || p->out.rows * cols * bytes < (int64_t)limits->num_sms * SM_BYTES)
+        return "cuda-rows";
+    struct tsri_plan plan = {0};
+    softmax_cuda_plan(p, limits, &plan);
+    bool is_slow = is_half && !is_aligned(p); // in registers
+    if (is_half || !is_backward(p)) is_slow |= 8 * cols <= 5 * plan.block_m * plan.block_n;
+    if (is_backward(p))
+        is_slow |= is_half ? cols >= WIDE_COLS : cols > WIDE_COLS && !is_aligned(p);
+    else
+        is_slow |= cols > 2 * WIDE_COLS;
+    return is_slow ? "cuda-staged" : "cuda-rows";
 }
 
 void softmax_cuda_plan(const void *problem, const struct tsri_limits *limits,
@@ -64,13 +136,6 @@ void softmax_cuda_plan(const void *problem, const struct tsri_limits *limits,
     plan->is_streaming = tsri_should_stream(limits, 2 * bytes);
 }
 
-void softmax_cuda_plan_sweeps(const void *problem, const struct tsri_limits *limits,
-                              struct tsri_plan *plan) {
-    const struct softmax_problem *p = problem;
-    (void)limits;
-    tsri_plan_cuda_sweeps(plan, p->out.rows);
-}
-
 // Bytes of the tensor; one number per row follows it.
 static size_t scratch_bytes(const struct softmax_problem *p) {
     return tsri_round_up((size_t)(p->out.rows * p->out.cols) * sizeof(float), 256);
@@ -79,7 +144,8 @@ static size_t scratch_bytes(const struct softmax_problem *p) {
 void softmax_cuda_plan_unfused(const void *problem, const struct tsri_limits *limits,
                                struct tsri_plan *plan) {
     const struct softmax_problem *p = problem;
-    softmax_cuda_plan_sweeps(problem, limits, plan);
+    (void)limits;
+    tsri_plan_cuda_sweeps(plan, p->out.rows);
     plan->workspace_bytes = scratch_bytes(p) + (size_t)p->out.rows * sizeof(float);
 }
 
@@ -87,7 +153,7 @@ void softmax_cuda_plan_unfused(const void *problem, const struct tsri_limits *li
 
 static struct tsri_cuda_program program_of(const struct softmax_problem *p,
                                            const struct tsri_plan *plan) {
-    const struct kernel *kernel = &kernels[is_backward(p)][plan->block_n == 0];
+    const struct kernel *kernel = &kernels[is_backward(p)][form_of(plan)];
     return tsri_cuda_rows_program(kernel->source, kernel->entry, p->out.dtype, plan);
 }
 
@@ -103,8 +169,7 @@ static struct softmax_params params_of(const struct softmax_problem *p) {
         .out_stride = p->out.stride,
         .rows = p->out.rows,
         .cols = (int)p->out.cols,
-        .is_aligned = tsri_is_aligned(&p->in[0]) && tsri_is_aligned(&p->out) &&
-                      (!is_backward(p) || tsri_is_aligned(&p->in[1])),
+        .is_aligned = is_aligned(p),
     };
 }
 
@@ -125,7 +190,18 @@ tsr_status softmax_cuda_run(tsr_context *ctx, const void *problem, const struct 
         params.early_rows =
             tsri_min(p->out.rows, (int64_t)tsri_context_limits(ctx)->num_sms *
                                       (SM_THREADS / tsri_cuda_block_threads(plan)) * plan->grain);
-    return tsri_cuda_rows_launch(ctx, name_of(p), plan, &program, &params);
+    if (form_of(plan) != STAGED)
+        return tsri_cuda_rows_launch(ctx, name_of(p), plan, &program, &params);
+    params.chunk = (int)plan->block_k;
+    params.stage_bytes = (int)stage_bytes(p, plan->block_k);
+    const struct tsri_cuda_launch launch = {.num_blocks = plan->num_tasks,
+                                            .num_threads = tsri_cuda_block_threads(plan),
+                                            .shared_bytes = (int)plan->grain * num_stages(p) *
+                                                            params.stage_bytes,
+                                            .is_early = true,
+                                            .params = &params};
+    if (plan->num_tasks == 0) return TSR_OK;
+    return tsri_cuda_launch(name_of(p), tsri_context_queue(ctx), &program, &launch);
 }
 
 static struct tsri_cuda_program unfused_program(void) {
@@ -158,30 +234,45 @@ tsr_status softmax_cuda_run_unfused(tsr_context *ctx, const void *problem,
     return TSR_OK;
 }
 
-// The unfused kernel, which serves both passes, then the widths and the sweeps of each dtype.
+// The index-th program of staged rows: each number of threads of each dtype; false after the last.
+static bool staged_kernel(bool is_backward, int index, struct tsri_cuda_program *program) {
+    if (index >= NUM_STAGED_SIZES * TSRI_NUM_CUDA_DTYPES) return false;
+    const tsr_dtype dtype = tsri_cuda_dtypes[index / NUM_STAGED_SIZES];
+    const struct softmax_problem p = {.out.dtype = dtype,
+                                      .in[1].dtype = is_backward ? dtype : TSR_DTYPE_NONE};
+    const struct tsri_plan plan = {.block_m = staged_sizes[index % NUM_STAGED_SIZES].threads,
+                                   .block_k = 1};
+    *program = program_of(&p, &plan);
+    program->is_rare = dtype == TSR_F16;
+    return true;
+}
+
+// The unfused kernel, which serves both passes, then the widths of each dtype, then staged rows.
 bool softmax_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
-    const int dtype = (index - 1) / (NUM_WIDTHS + 1), width = (index - 1) % (NUM_WIDTHS + 1);
+    const int dtype = (index - 1) / NUM_WIDTHS, width = (index - 1) % NUM_WIDTHS;
     (void)cuda_arch;
     if (index == 0) {
         *program = unfused_program();
         program->is_rare = true; // a baseline
         return true;
     }
-    if (dtype >= TSRI_NUM_CUDA_DTYPES) return false;
+    if (dtype >= TSRI_NUM_CUDA_DTYPES)
+        return staged_kernel(false, index - 1 - TSRI_NUM_CUDA_DTYPES * NUM_WIDTHS, program);
     const struct softmax_problem p = {.out.dtype = tsri_cuda_dtypes[dtype]};
     const struct tsri_cuda_width *widths = widths_of(p.out.dtype);
-    struct tsri_plan plan = {.block_m = TSRI_SWEEPS_THREADS};
-    if (width < NUM_WIDTHS) tsri_plan_cuda_widths(&plan, 1, widths[width].cols, widths);
+    struct tsri_plan plan = {0};
+    tsri_plan_cuda_widths(&plan, 1, widths[width].cols, widths);
     *program = program_of(&p, &plan);
-    program->is_rare =
-        width < NUM_WIDTHS ? widths[width].cols > TSRI_ROWS_ORDINARY_COLS : p.out.dtype == TSR_F16;
+    program->is_rare = widths[width].cols > TSRI_ROWS_ORDINARY_COLS;
     return true;
 }
 
 bool softmax_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
-    const struct kernel *rows = &kernels[1][0], *sweeps = &kernels[1][1];
-    const struct tsri_cuda_rows_list list = {rows->source,          rows->entry,    BACKWARD_FLOATS,
-                                             TSRI_ROWS_MAX_THREADS, sweeps->source, sweeps->entry};
+    enum { NUM_STAGED = NUM_STAGED_SIZES * TSRI_NUM_CUDA_DTYPES };
+    const struct kernel *rows = &kernels[1][ROWS];
+    const struct tsri_cuda_rows_list list = {rows->source, rows->entry, BACKWARD_FLOATS,
+                                             TSRI_ROWS_MAX_THREADS};
     (void)cuda_arch;
-    return tsri_cuda_rows_kernel(&list, index, program);
+    return staged_kernel(true, index, program) ||
+           tsri_cuda_rows_kernel(&list, index - NUM_STAGED, program);
 }

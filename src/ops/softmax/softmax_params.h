@@ -11,6 +11,8 @@ struct softmax_params {
     long long early_rows; // first rows of blocks that start early: prefetched while the blocks wait
     int cols;
     int is_aligned; // addresses, row strides and cols are multiples of 16 bytes
+    int chunk,
+        stage_bytes; // columns of a row in shared memory at once (cuda/device/staged_rows.cuh), and their bytes
     // For the unfused passes: (rows, cols) and (rows) floats, the pass, and the tensors' dtype.
     float *scratch, *of_rows;
     int pass, dtype;

@@ -42,9 +42,10 @@ tsr_status softmax_unfused_backward_run(tsr_context *, const void *, const struc
 
 // softmax_cuda.c
 bool softmax_cuda_fits(const void *, const struct tsri_limits *);
-bool softmax_cuda_sweeps_fit(const void *, const struct tsri_limits *);
+bool softmax_cuda_serves(const void *, const struct tsri_limits *);
 void softmax_cuda_plan(const void *, const struct tsri_limits *, struct tsri_plan *);
-void softmax_cuda_plan_sweeps(const void *, const struct tsri_limits *, struct tsri_plan *);
+void softmax_cuda_plan_stages(const void *, const struct tsri_limits *, struct tsri_plan *);
+const char *softmax_cuda_prefer(const struct softmax_problem *, const struct tsri_limits *);
 tsr_status softmax_cuda_prepare(tsr_context *, const void *, const struct tsri_plan *);
 tsr_status softmax_cuda_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 void softmax_cuda_plan_unfused(const void *, const struct tsri_limits *, struct tsri_plan *);
