@@ -30,7 +30,7 @@ static void its_size(void **state) {
                 count++;
             }
         for (int i = 0; tsri_probe_kernel(i, archs[a], &program); i++) num_standard++;
-        assert_in_range(num_standard, 150, 259);
+        assert_in_range(num_standard, 150, 400); // 5 minutes of two processors
         assert_true(count > num_standard);
     }
 }
@@ -218,7 +218,6 @@ static void rare_calls(void **state) {
     tsr_context *ctx = cuda_context();
     COMPILES(matmul(ctx, TSR_E4M3, TSR_E4M3, TSR_F16, 1, 512, 512, 512, false));
     COMPILES(matmul(ctx, TSR_E5M2, TSR_E5M2, TSR_BF16, 1, 512, 512, 512, false));
-    COMPILES(softmax(ctx, TSR_BF16, 100, 20000));
     COMPILES(norm(ctx, TSR_F32, 100, 20000));
     COMPILES(cross_entropy(ctx, TSR_F16, 100, 100));
     tsr_attention_forward_args args = attention(TSR_F16, 512, HEADS, 64, 64);

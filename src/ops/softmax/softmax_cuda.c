@@ -110,17 +110,15 @@ const char *softmax_cuda_prefer(const struct softmax_problem *p, const struct ts
     enum { SHORT_COLS = 256, SM_BYTES = 64 << 10, WIDE_COLS = 8192 };
     const int64_t bytes = (int64_t)tsr_dtype_bytes(p->out.dtype), cols = p->out.cols;
     const bool is_half = p->out.dtype != TSR_F32;
-    if (!softmax_cuda_fits(p, limits)) return "cuda-staged";
+    if (!softmax_cuda_fits(p, limits) || (!is_backward(p) && cols > 2 * WIDE_COLS))
+        return "cuda-staged";
     if (cols <= SHORT_COLS || p->out.rows * cols * bytes < (int64_t)limits->num_sms * SM_BYTES)
         return "cuda-rows";
     struct tsri_plan plan = {0};
     softmax_cuda_plan(p, limits, &plan);
     bool is_slow = is_half && !is_aligned(p); // in registers
     if (is_half || !is_backward(p)) is_slow |= 8 * cols <= 5 * plan.block_m * plan.block_n;
-    if (is_backward(p))
-        is_slow |= is_half ? cols >= WIDE_COLS : cols > WIDE_COLS && !is_aligned(p);
-    else
-        is_slow |= cols > 2 * WIDE_COLS;
+    if (is_backward(p)) is_slow |= is_half ? cols >= WIDE_COLS : cols > WIDE_COLS && !is_aligned(p);
     return is_slow ? "cuda-staged" : "cuda-rows";
 }
 
@@ -243,7 +241,6 @@ static bool staged_kernel(bool is_backward, int index, struct tsri_cuda_program 
     const struct tsri_plan plan = {.block_m = staged_sizes[index % NUM_STAGED_SIZES].threads,
                                    .block_k = 1};
     *program = program_of(&p, &plan);
-    program->is_rare = dtype == TSR_F16;
     return true;
 }
 
