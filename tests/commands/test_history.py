@@ -216,7 +216,7 @@ def test_check_takes_the_spread_of_earlier_runs_for_noise(history, write):
 
 
 def test_history_refuses_what_is_not_its_own(history, write, tmp_path):
-    assert "h.sqlite' yet, 'tessera history add' makes it" in history("list", code=4)
+    assert "h.sqlite' does not exist yet, 'tessera history add' makes it" in history("list", code=4)
     assert not (tmp_path / "h.sqlite").exists()
     (tmp_path / "text").write_text("a text that is no database " * 50)
     assert "not a database" in history("list", "--file", tmp_path / "text", code=4)
