@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans and launches of softmax on CUDA. Rows are held in registers or go through shared memory: one read and one write. The unfused baseline has three launches with an fp32 tensor between them.
+// Plans and launches of softmax on CUDA. Rows are held in registers or go through shared memory: one read and one write. The
+// unfused baseline has three launches with an fp32 tensor between them.
 #include "context/cuda_rows.h"
 #include "ops/softmax/softmax_params.h"
 #include "ops/softmax/softmax_problem.h"
