@@ -8,7 +8,7 @@
 #include "ops/attention/attention_check.h"
 
 // ---- Variants ---------------------------------------------------------------------------------
-// To add one: a row here, its supports, plan and run; verify, bench and the tests find it.
+// To add one: a row here, its supports, plan and run. Verify, bench and the tests then find it.
 
 static const struct tsri_variant forward_variants[] = {
     {"tuned", "flash2 over packed keys and values, in tall and long blocks", TSR_VARIANT_ISA,
@@ -94,7 +94,7 @@ static void tuning_key(const void *problem, struct tsri_tuning_key *key) {
 }
 static const struct tsri_op_tuning tuning = {.num_sizes = 4, .key = tuning_key};
 
-// Dropout's numbers go on from call to call, and choose nothing.
+// The seed and offset of dropout change from call to call and do not affect the choice.
 static void plan_key(const void *problem, void *key) {
     struct attention_problem *p = key;
     memcpy(p, problem, sizeof *p);

@@ -6,7 +6,7 @@
 
 // ---- Views ------------------------------------------------------------------------------------
 
-// (batch, seq, heads, dim), or (total, heads, dim) where packed.
+// Shape: (batch, seq, heads, dim); packed: (total, heads, dim).
 tsr_status attention_check_view(const char *op, const char *field, tsr_tensor *t,
                                 enum tsri_role role, bool is_packed, const int64_t shape[4],
                                 tsr_dtype dtype, struct attention_view *view) {
@@ -207,7 +207,7 @@ tsr_status attention_check_heads(const struct attention_fields *f,
 
 // ---- Scores -----------------------------------------------------------------------------------
 
-// Beyond it neither an inverse nor a product with log2 e need be a number of fp32.
+// A larger scale may have an inverse, or a product with log2 e, that fp32 cannot hold.
 #define MOST_SCALE 0x1p100f
 
 tsr_status attention_check_scores(const struct attention_fields *f, struct attention_problem *p) {
@@ -279,7 +279,7 @@ tsr_status attention_check(const struct attention_fields *f, struct attention_pr
         {"dv", f->dv, TSRI_OUT, of_v, &p->dv},
     };
     for (int i = 0; i < TSRI_COUNT(views); i++) {
-        bool is_optional = i > 4; // gradients that nobody wants
+        bool is_optional = i > 4; // gradients may be left out
         if (views[i].t == NULL || (is_optional && !tsri_is_present(views[i].t))) continue;
         TSRI_TRY(attention_check_view(op, views[i].field, views[i].t, views[i].role, p->is_packed,
                                       views[i].shape, p->dtype, views[i].view));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What forward and backward hand to the one check of both.
+// The arguments of the check that forward and backward share.
 #ifndef TSRI_ATTENTION_CHECK_H
 #define TSRI_ATTENTION_CHECK_H
 
@@ -17,7 +17,7 @@ struct attention_options {
     uint64_t seed, offset;
 };
 
-// Tensors by address, as the args hold them; NULL for what the pass has not.
+// Tensors by address, as the args hold them; NULL where the pass does not have the tensor.
 struct attention_fields {
     const char *op;
     bool is_backward;
@@ -28,7 +28,7 @@ struct attention_fields {
     struct attention_options options;
 };
 
-// The fields that both args structs have.
+// The fields that both args structs contain.
 #define ATTENTION_SHARED_FIELDS(a)                                                                 \
     .q = &(a).q, .k = &(a).k, .v = &(a).v, .bias = &(a).bias, .alibi_slopes = &(a).alibi_slopes,   \
     .sinks = &(a).sinks, .cu_seqlens_q = &(a).cu_seqlens_q, .cu_seqlens_k = &(a).cu_seqlens_k,     \
@@ -47,7 +47,7 @@ struct attention_fields {
 
 // ---- Parts that decode's check shares ---------------------------------------------------------
 
-// (batch, seq, heads, dim), or (total, heads, dim) where packed.
+// Shape: (batch, seq, heads, dim); packed: (total, heads, dim).
 tsr_status attention_check_view(const char *op, const char *field, tsr_tensor *t,
                                 enum tsri_role role, bool is_packed, const int64_t shape[4],
                                 tsr_dtype dtype, struct attention_view *view);

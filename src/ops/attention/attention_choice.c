@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which variant of attention serves where. Forward's results may not depend on the number of threads, so that neither may the
-// choice among variants whose sums go in different orders. Pure.
+// Which variant of attention serves which problem. Forward's results may not depend on the number of threads. So the choice
+// between variants that sum in different orders may not depend on it either. Pure.
 #include <math.h>
 
 #include "ops/attention/cpu/attention_seen.h"
@@ -10,27 +10,27 @@
 
 enum {
     FLASH2_KEYS = 64, // its block
-    // One head of so many rows, keys of a block, and dims of keys and values has one thread; of many threads, whose wake costs
-    // more, of fewer dims. Two or three share its rows.
+    // Limits of a call with one head of one block of keys that goes to one thread: rows, and dims of keys and values. Many threads
+    // cost more to wake, so their limit of dims is lower. Two or three threads share the rows.
     LONE_ROWS = 64,
     LONE_DIMS = 128,
     LONE_CROWD_DIMS = 48,
-    BF16_LEAST_ROWS = 16, // of backward, and keys
-    // Of forward: keys, which are packed 32 at a time; elements of keys and values, more of few rows by tiles, which have 16, and
-    // what vdpbf16ps wants.
+    BF16_LEAST_ROWS = 16, // backward: rows, and keys
+    // Forward: keys (packed 32 at a time) and elements of keys and values. A tile has 16 rows, so fewer than BF16_TILE_ROWS rows
+    // need more elements; vdpbf16ps uses that limit too.
     BF16_LEAST_KEYS = 24,
     BF16_LEAST_NUMEL = 2048,
     BF16_TILE_ROWS = 8,
     BF16_LEAST_TILE_NUMEL = 8192,
-    // With tiles fewer keys of some rows, where they have so many elements.
+    // Forward with tiles: this many rows and elements may have fewer keys.
     BF16_SHORT_KEYS = 8,
     BF16_SHORT_ROWS = 14,
     BF16_SHORT_NUMEL = 2304,
-    // Of backward: rows or keys, the fewer, times head_dim + head_dim_v, times the part that they fill of panels.
+    // Backward: min(rows, keys) x (head_dim + head_dim_v) x the share of its panels that the minimum fills.
     BF16_LEAST_WORK = 4500,
     BF16_LEAST_WHOLE_WORK = 2000,
-    // Or, with tiles, products of a head, of its rows with its keys and its dims, times the part that the fewer of these fill of
-    // steps of 32: of few rows many dims and keys, of few keys still more of dims and rows.
+    // Backward with tiles, alternatively: rows x keys x dims of a head, times the share of steps of 32 that min(rows, keys) fills.
+    // Few rows need many dims and keys; few keys need still more dims and rows.
     BF16_STEP = 32,
     BF16_LEAST_PRODUCTS = 150 << 10,
     BF16_LEAST_WHOLE_PRODUCTS = 100 << 10,
@@ -39,9 +39,9 @@ enum {
     BF16_FEW_KEYS = 128,
     BF16_FEW_KEYS_DIMS = 128,
     BF16_FEW_KEYS_ROWS = 400,
-    MANY = 1 << 20, // rows, and keys, of any call
-    // vdpbf16ps. Forward: keys, twice a panel under a causal mask; elements of them; where heads do not fill steps of 32, which
-    // costs a third, more keys, and of a few dims still more. Backward: rows and keys, more of them under a causal mask.
+    MANY = 1 << 20, // rows and keys of a call of any length
+    // vdpbf16ps. Forward: keys (under a causal mask twice a panel) and elements of keys and values. Heads that do not fill steps
+    // of 32 cost a third more and need more keys; narrow heads need still more. Backward: rows and keys, more under a causal mask.
     DOT_KEYS = 17,
     DOT_CAUSAL_KEYS = 33,
     DOT_CAUSAL_MOST_KEYS = 55,
@@ -53,7 +53,7 @@ enum {
     DOT_GRAD_CAUSAL = 64,
     DOT_GRAD_ODD_CAUSAL = 128,
     DOT_NARROW_DIMS = 32,
-    DOT_ROWS = 2, // beside tiles, of so many dims
+    DOT_ROWS = 2, // where tiles exist: most rows, with fewer dims than DOT_DIMS
     DOT_DIMS = 96,
 };
 
@@ -61,7 +61,7 @@ static bool is_invariant(const struct tsri_limits *limits) {
     return (limits->flags & TSR_BATCH_INVARIANT) != 0;
 }
 
-// What the choice may go by: under TSR_BATCH_INVARIANT a row is served as one of many, of sequences beside longer ones.
+// The sizes that the choice may use. Under TSR_BATCH_INVARIANT every row counts as one of many, in a batch with longer sequences.
 static int64_t rows_of(const struct attention_problem *p, const struct tsri_limits *limits) {
     int64_t rows = attention_most_rows(p);
     return rows > 0 && is_invariant(limits) ? MANY : rows;
@@ -71,7 +71,7 @@ static int64_t keys_of(const struct attention_problem *p, const struct tsri_limi
     return p->is_packed && is_invariant(limits) ? MANY : p->seqlen_k;
 }
 
-// The part of whole steps that n fills.
+// n divided by n rounded up to whole steps.
 static double filled(int64_t n, int64_t step) {
     return (double)n / (double)tsri_round_up((size_t)tsri_max(n, 1), (size_t)step);
 }
@@ -87,7 +87,7 @@ static bool fills_tiles(int64_t rows, int64_t keys, int64_t dims) {
            (part < 0.75 ? BF16_LEAST_PRODUCTS : BF16_LEAST_WHOLE_PRODUCTS);
 }
 
-// By vdpbf16ps. Panels of B and of pairs are steps of 32, which dims, keys, and in backward rows, should fill.
+// vdpbf16ps: panels of B and of pairs are steps of 32. Dims and keys should fill them, in backward rows too.
 static double filled_by_dims(const struct attention_problem *p) {
     return fmin(filled(p->head_dim, BF16_STEP), filled(p->head_dim_v, BF16_STEP));
 }
@@ -110,8 +110,8 @@ static bool fills_dots_forward(const struct attention_problem *p, int64_t rows, 
     return !is_causal || keys < DOT_CAUSAL_KEYS || keys > DOT_CAUSAL_MOST_KEYS;
 }
 
-// Enough of it that products in bf16 gain what their padding to whole tiles and steps costs: in backward less will do where
-// rows fill theirs. Forward of few rows gains by what is packed: half the bytes, and no conversion.
+// Whether products in bf16 gain more than their padding to whole tiles and steps costs. In backward less work is enough where rows
+// fill their panels. Forward of few rows gains by packing: half the bytes, and no conversion.
 static bool is_worth_bf16(const struct attention_problem *p, bool is_backward,
                           const struct tsri_limits *limits) {
     int64_t rows = rows_of(p, limits), keys = keys_of(p, limits), shorter = tsri_min(rows, keys);
@@ -132,7 +132,7 @@ static bool is_worth_bf16(const struct attention_problem *p, bool is_backward,
            (part >= 0.9 ? BF16_LEAST_WHOLE_WORK : BF16_LEAST_WORK);
 }
 
-// Beside tiles, vdpbf16ps: a row or two of a few dims, and some more where there is too little for tiles.
+// Where tiles exist, vdpbf16ps still serves one or two rows of narrow heads, and up to four rows with too few elements for tiles.
 static bool is_better_by_dots(const struct attention_problem *p, const struct tsri_limits *limits) {
     int64_t rows = rows_of(p, limits), dims = p->head_dim + p->head_dim_v;
     if (p->dtype != TSR_BF16 || !tsri_can_use_tiles(limits->bf16)) return false;
@@ -154,8 +154,8 @@ static int64_t lone_dims(const struct tsri_limits *limits) {
     return limits->num_threads <= ATTENTION_FEW_THREADS ? 0 : LONE_CROWD_DIMS;
 }
 
-// One tile covers it all: packing for several would only cost, but where threads share heads. Results' bits are the same
-// then, as there is one block of keys from the first on.
+// flash2 serves where one tile covers all: packing for several tiles would only cost, unless threads share heads. Both variants
+// give the same bits then, as all keys are one block that begins at the first key.
 const char *attention_prefer_forward(const void *problem, const struct tsri_limits *limits) {
     struct attention_problem part;
     if (limits->device.type == TSR_CUDA) return attention_cuda_prefer_forward(problem, limits);
@@ -169,9 +169,9 @@ const char *attention_prefer_forward(const void *problem, const struct tsri_limi
         is_whole && attention_num_pairs(p) == 1 && p->head_dim + p->head_dim_v <= lone_dims(limits);
     bool is_small =
         p->seqlen_k <= FLASH2_KEYS && rows <= (is_lone ? LONE_ROWS : ATTENTION_LONE_ROWS - 1);
-    // Blocks of flash2's begin at the first key that a tile's rows see.
+    // A block of flash2 begins at the first key that a row of the tile sees.
     if (!is_whole && is_invariant(limits)) return "tuned";
-    // flash2 multiplies for the rows that see nothing too; tuned clears them.
+    // flash2 also multiplies for rows that see no key; tuned only clears them.
     if (attention_unseen_rows(problem, limits->flags) > 0) return "tuned";
     return is_small && !is_shared ? "flash2" : "tuned";
 }

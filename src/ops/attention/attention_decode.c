@@ -32,7 +32,7 @@ static const struct tsri_variant variants[] = {
      tsri_plan_serial, attention_decode_reference_run},
 };
 
-// Where there is room for next to no keys, by the room alone: a sequence's bits do not follow the others.
+// Caches with room for few keys. Only that room decides: a sequence's bits do not depend on the others.
 static const char *prefer(const void *problem, const struct tsri_limits *limits) {
     enum { FEW_KEYS = 2 };
     const struct attention_decode_problem *p = problem;
@@ -244,7 +244,7 @@ static tsr_status check(const tsr_context *ctx, const tsr_attention_decode_args 
     return check_overlaps(args);
 }
 
-// On CUDA lengths and pages are on the device: the kernels hold to what there is.
+// On CUDA lengths and pages are on the device, so the kernels clamp them to their bounds.
 static tsr_status check_metadata(const tsr_context *ctx, const struct attention_decode_problem *p) {
     return tsri_host_reads(ctx) ? attention_decode_check_metadata(p) : TSR_OK;
 }

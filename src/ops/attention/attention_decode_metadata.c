@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What decode's lengths, offsets, pages and tables have to be, looked at before anything is written. The twin on the device,
-// which counts sequences, is attention_decode_check.cu.
+// Checks decode's lengths, offsets, pages and tables before anything is written. attention_decode_check.cu does the same on the
+// device and counts the sequences with errors.
 #include "ops/attention/attention_decode_problem.h"
 
 static const char op[] = "attention_decode";
 
-// Offsets within the rows of q that do not fall.
+// Offsets lie within the rows of q and do not fall.
 static tsr_status check_offsets(const struct attention_problem *a) {
     int64_t least = 0;
     for (int64_t i = 0; a->is_packed && i <= a->num_batches; i++) {
@@ -35,8 +35,8 @@ static tsr_status check_length(const struct attention_decode_problem *p,
     return TSR_OK;
 }
 
-// Every position that something is rotated by has a row in the tables. Queries before the first key have none, which
-// matters where they see keys after them.
+// Every position that is rotated has a row in the tables. Queries before the first key have no row; this is an error only if they
+// see keys after them.
 static tsr_status check_positions(const struct attention_decode_problem *p,
                                   const struct attention_decode_sequence *seq) {
     if (p->cos.data == NULL) return TSR_OK;
@@ -77,8 +77,8 @@ tsr_status attention_decode_check_metadata(const struct attention_decode_problem
         struct attention_range seen = attention_decode_seen(&p->a, &seq.s);
         TSRI_TRY(check_length(p, &seq));
         TSRI_TRY(check_positions(p, &seq));
-        // A table may hold anything where nobody looks: ids of pages that are not given out yet, or that a window has
-        // left behind.
+        // Entries of the table that are not read may hold anything: ids of pages that are not given out yet, or that a window has
+        // passed.
         if (p->page_table == NULL) continue;
         TSRI_TRY(check_pages(p, b, seen.begin, seen.end));
         TSRI_TRY(check_pages(p, b, seq.cache_len, seq.cache_len + seq.num_new));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode as the variants see it: attention's problem for everything on the side of the queries, and a cache
-// of pages for the keys. A contiguous cache is one of a page per sequence.
+// Decode as the variants see it: attention's problem for the queries, and a cache of pages for the keys. A contiguous cache has
+// one page per sequence.
 #ifndef TSRI_ATTENTION_DECODE_PROBLEM_H
 #define TSRI_ATTENTION_DECODE_PROBLEM_H
 
@@ -15,12 +15,12 @@ struct attention_decode_problem {
     struct attention_view k_cache, v_cache;    // batch: from page to page; seq: from row to row
     const int32_t *cache_seqlens, *page_table; // page_table NULL: sequence b has page b
     int64_t cache_seqlens_stride, page_table_stride[2];
-    int64_t num_pages, page_size, capacity; // capacity: keys of a sequence that there is room for
-    int64_t most_keys;                      // that are attended to
+    int64_t num_pages, page_size, capacity; // capacity: keys of a sequence that fit
+    int64_t most_keys;                      // that are attended to, at most
     struct tsri_rows cos, sin;              // data NULL: no rotation
     int64_t rotary_dim;
     bool is_interleaved;
-    int32_t *num_errors; // NULL: nobody counts
+    int32_t *num_errors; // NULL: errors are not counted
 };
 
 // One sequence: q_first and len_q rows of q, len_k keys in the cache once the new ones are there.
@@ -41,7 +41,7 @@ attention_decode_sequence_at(const struct attention_decode_problem *p, int64_t b
     return seq;
 }
 
-// Keys that any of the queries sees: their ranges move to the right from query to query.
+// Keys that at least one query sees. The range moves to the right from query to query.
 static inline struct attention_range attention_decode_seen(const struct attention_problem *a,
                                                            const struct attention_sequence *s) {
     if (s->len_q == 0) return (struct attention_range){0, 0};
@@ -50,7 +50,7 @@ static inline struct attention_range attention_decode_seen(const struct attentio
     return (struct attention_range){tsri_min(first.begin, last.end), last.end};
 }
 
-// The page of key j as the table has it, whether or not there is one; for a sequence that may hold j.
+// The page of key j, as the table has it; it may be invalid. The sequence must have room for key j.
 static inline int64_t attention_decode_page(const struct attention_decode_problem *p, int64_t batch,
                                             int64_t j) {
     if (p->page_table == NULL) return batch;
@@ -58,7 +58,7 @@ static inline int64_t attention_decode_page(const struct attention_decode_proble
         ->page_table[batch * p->page_table_stride[0] + j / p->page_size * p->page_table_stride[1]];
 }
 
-// Row j of a sequence in one of the caches; a bad page is the nearest good one.
+// Row j of a sequence in one of the caches; an invalid page is clamped.
 static inline char *attention_decode_row(const struct attention_decode_problem *p,
                                          const struct attention_view *cache, int64_t batch,
                                          int64_t j) {
@@ -78,11 +78,11 @@ static inline int64_t attention_decode_angle(const struct attention_decode_probl
     return attention_clamp(position, 0, p->cos.rows - 1);
 }
 
-// One sequence of a batch as a problem of its own, of one batch; its keys have lengths and no address.
+// One sequence of a batch as a problem with one batch. Its keys have lengths but no address.
 struct attention_problem attention_decode_part(const struct attention_decode_problem *p,
                                                const struct attention_decode_sequence *seq);
 
-// On the CPU, before anything is written: lengths, offsets, positions and pages are what the contract has them be.
+// On the CPU, before anything is written: checks lengths, offsets, positions and pages against the contract.
 tsr_status attention_decode_check_metadata(const struct attention_decode_problem *p);
 
 // Whether len_q queries of a group go through splits of their keys.

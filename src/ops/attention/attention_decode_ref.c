@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The oracle: the definition of tessera/attention_decode.h in double, one pair of query and key after the
-// other.
+// The oracle: the definition of tessera/attention_decode.h in double, one pair of query and key at a time.
 #include <math.h>
 
 #include "core/core_dtype.h"
@@ -93,7 +92,7 @@ static void attend(const struct attention_decode_problem *p,
         max = top;
     }
     void *out = attention_at(&a->out, seq->batch, row, head);
-    if (keys.begin >= keys.end) sum = 0; // 0 and the sink, whatever it is
+    if (keys.begin >= keys.end) sum = 0; // 0 and the sink, even a sink of NaN
     for (int64_t c = 0; c < a->head_dim_v; c++)
         tsr_store(a->dtype, out, c, sum == 0 ? 0 : o[c] / sum);
     if (a->lse != NULL)

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Merging of partial results: entries, checks, variants, runs. See tessera/attention_decode.h for the
-// contract.
+// Merging of partial results: entries, checks, variants, runs. The contract is in tessera/attention_decode.h.
 #include <math.h>
 #include <string.h>
 
@@ -58,7 +57,7 @@ static void merge_row(const struct work *w, int64_t row) {
     float max = -INFINITY, sum = 0, o[COLUMNS];
     for (int64_t s = 0; s < p->num_parts; s++) {
         float lse = *(const float *)row_of(p, &p->lses, s, row);
-        if (isnan(lse) || lse == INFINITY) max = NAN; // stays: fmaxf passes over NaN
+        if (isnan(lse) || lse == INFINITY) max = NAN; // NaN stays: fmaxf ignores NaN
         if (!isnan(max)) max = fmaxf(max, lse);
     }
     if (max != -INFINITY)
@@ -139,7 +138,7 @@ static tsr_status check_view(const char *field, tsr_tensor *t, enum tsri_role ro
     int first = has_parts ? 1 : 0, num_dims = t->ndim - first - (has_columns ? 1 : 0);
     char text[128];
     bool fits = num_dims >= 0 && num_dims <= MERGE_DIMS;
-    if (fits && p->num_rows < 0) { // outs, the first: all others follow it
+    if (fits && p->num_rows < 0) { // outs comes first; the others follow its shape
         p->num_rows = 1;
         p->num_parts = t->shape[0];
         p->dims = t->shape[t->ndim - 1];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Merging of partial results, as the variants see it: rows of up to three dimensions, and their parts.
+// Merging of partial results as the variants see it: rows of up to three dimensions, and their parts.
 #ifndef TSRI_ATTENTION_MERGE_PROBLEM_H
 #define TSRI_ATTENTION_MERGE_PROBLEM_H
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CUDA kernels of attention get, by value: struct attention_problem in plain types, forward and backward.
+// The parameters of attention's CUDA kernels, passed by value: struct attention_problem in plain types, forward and backward.
 // Read by both compilers: no headers, no typedefs.
 #ifndef TSRI_ATTENTION_PARAMS_H
 #define TSRI_ATTENTION_PARAMS_H
 
-// 2^80: a sink that large counts as NaN, one below -2^80 as none; so none is infinite in the units of a kernel.
+// 2^80: a larger sink counts as NaN, one below -2^80 as no sink. So no sink becomes infinite in a kernel's units.
 #define ATTENTION_ENDLESS 1.208925819614629e24f
 
-// Lengths that kernels take, and a window that is no limit at such lengths: sums of these stay in an int.
+// The longest sequence of the kernels, and a window that never limits at such lengths. Sums of these fit in an int.
 #define ATTENTION_CUDA_MAX_SEQLEN (1 << 29)
 #define ATTENTION_NO_WINDOW (1 << 30)
-#define ATTENTION_TASK_BYTES 128 // of shared memory, for a task of forward's kernels
+#define ATTENTION_TASK_BYTES 128 // of shared memory, for one task of forward's kernels
 
 // Element (batch, row, head, c) is at batch * batch + row * seq + head * head + c; packed: batch is 0.
 struct attention_tensor {
@@ -21,7 +21,7 @@ struct attention_tensor {
 struct attention_bias_tensor {
     void *data; // 0: absent
     long long stride[4];
-    int is_f32;   // beside any DTYPE
+    int is_f32;   // with any DTYPE
     int shape[4]; // 1: repeated, with a stride of 0
 };
 
@@ -55,20 +55,20 @@ struct attention_params {
     int has_terms; // softcap, bias, slopes
 };
 
-// Forward. Tasks are (query tile, head, batch): heads come in sections, whose keys and values stay in the second-level
-// cache while all their tiles pass, the tiles that see most first.
+// Forward. A task is (query tile, head, batch). Heads come in sections: a section's keys and values stay in the second-level cache
+// until all of its tiles are done. Tiles that see most keys come first.
 struct attention_forward_params {
     struct attention_params p;
     long long num_tasks, num_heads; // num_heads: of all batches
     int num_tiles, section;         // section: heads
     int is_reversed;                // the last tile first
     int is_aligned;                 // q, k, v, out move in pieces of 16 bytes
-    float scale_log2;               // softmax_scale log2 e
-    float *scores, *sums;           // naive alone
+    float scale_log2;               // softmax_scale x log2 e
+    float *scores, *sums;           // naive only
     int phase;
 };
 
-// Rows of one tensor that belong to no sequence are set to 0, and to -inf in lse.
+// Sets the rows of one tensor that belong to no sequence to 0, and their lse to -inf.
 struct attention_clear_params {
     struct attention_params p;
     struct attention_tensor tensor;

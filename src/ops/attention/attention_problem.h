@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention as the variants see it, forward and backward: plain pointers and strides, lengths looked up
-// per sequence, and for each query the run of keys that it sees.
+// Attention as the variants see it, forward and backward: plain pointers and strides, the lengths of each sequence, and the run of
+// keys that each query sees.
 #ifndef TSRI_ATTENTION_PROBLEM_H
 #define TSRI_ATTENTION_PROBLEM_H
 
@@ -26,7 +26,7 @@ struct attention_bias {
     int64_t shape[4], stride[4];
 };
 
-// A value per head, in every batch or one for all.
+// One value per head, for each batch or for all batches.
 struct attention_per_head {
     char *data;
     tsr_dtype dtype;
@@ -59,7 +59,7 @@ struct attention_problem {
     uint64_t seed, offset;
 };
 
-// Key/value heads of all batches, and the rows of q that share one: those of the longest sequence.
+// Key/value heads of all batches; and the rows of q that share one, for the longest sequence.
 static inline int64_t attention_num_pairs(const struct attention_problem *p) {
     return p->num_batches * p->num_heads_kv;
 }
@@ -67,7 +67,7 @@ static inline int64_t attention_most_rows(const struct attention_problem *p) {
     return p->num_heads_kv == 0 ? 0 : p->num_heads_q / p->num_heads_kv * p->seqlen_q;
 }
 
-// One sequence: its rows start at q_first and k_first of its batch; lengths count what may be seen.
+// One sequence. Its rows start at q_first and k_first of its batch. Lengths count only rows that may be seen.
 struct attention_sequence {
     int64_t q_first, k_first, len_q, len_k;
     int64_t shift; // the diagonal is j = i + shift
@@ -81,7 +81,7 @@ static inline int64_t attention_clamp(int64_t x, int64_t low, int64_t high) {
     return x < low ? low : x > high ? high : x;
 }
 
-// Bad offsets and lengths stay in bounds.
+// Bad offsets and lengths are clamped.
 static inline struct attention_sequence attention_sequence_at(const struct attention_problem *p,
                                                               int64_t batch) {
     struct attention_sequence s = {0, 0, p->seqlen_q, p->seqlen_k, 0};
@@ -101,14 +101,14 @@ static inline struct attention_sequence attention_sequence_at(const struct atten
     return s;
 }
 
-// The keys that query i of a sequence sees: one run, empty where begin == end.
+// The keys that query i of a sequence sees: one range, empty if begin == end.
 static inline struct attention_range attention_visible(const struct attention_problem *p,
                                                        const struct attention_sequence *s,
                                                        int64_t i) {
     int64_t diagonal = i + s->shift, begin = 0, end = s->len_k;
     if (p->has_window_left && p->window_left < diagonal) begin = diagonal - p->window_left;
     if (p->mask != TSR_MASK_NONE) end = tsri_min(end, diagonal + 1);
-    // Not diagonal + window_right + 1, which may overflow.
+    // diagonal + window_right + 1 may overflow, so it is not computed.
     if (p->has_window_right && p->window_right < end - 1 - diagonal)
         end = diagonal + p->window_right + 1;
     begin = tsri_min(begin, s->len_k);
@@ -121,7 +121,7 @@ static inline void *attention_at(const struct attention_view *t, int64_t batch, 
            (batch * t->batch + row * t->seq + head * t->head) * tsri_dtype_bytes(t->dtype);
 }
 
-// Asks for a row of a head.
+// Prefetches a row of a head.
 static inline void attention_prefetch_row(const struct attention_view *view, int64_t batch,
                                           int64_t row, int64_t head, int64_t dims) {
     enum { LINE = 64, SECOND_LEVEL = 2 };
@@ -143,7 +143,7 @@ static inline double attention_per_head_at(const struct attention_per_head *t, i
     return tsri_load(t->dtype, t->data, batch * t->batch + head * t->head);
 }
 
-// -inf: none. See ATTENTION_ENDLESS.
+// The sink of a head; -inf: none. See ATTENTION_ENDLESS.
 static inline double attention_sink_at(const struct attention_problem *p, int64_t batch,
                                        int64_t head) {
     if (p->sinks.data == NULL) return -INFINITY;
@@ -153,7 +153,7 @@ static inline double attention_sink_at(const struct attention_problem *p, int64_
 }
 
 static inline int64_t attention_round16(int64_t n) { return (int64_t)tsri_round_up((size_t)n, 16); }
-// Of rows of n floats. Not a multiple of 4 KiB: rows of a power of two would share a few cache sets.
+// The stride of rows of n floats. It avoids multiples of 4 KiB: rows at powers of two would share a few cache sets.
 static inline int64_t attention_row_stride(int64_t n) { return attention_round16(n) + 16; }
 
 // Element (batch, head, row) of lse; row counts from the start of the batch (packed: of everything).
@@ -179,7 +179,7 @@ ATTENTION_RUN(reference_backward);
 ATTENTION_RUN(naive_backward);
 ATTENTION_RUN(amx_bf16_backward);
 ATTENTION_RUN(avx512_bf16_backward);
-ATTENTION_RUN(backward); // all others: they differ in their plans
+ATTENTION_RUN(backward); // all others; they differ only in their plans
 
 #define ATTENTION_PLAN(name)                                                                       \
     void attention_plan_##name(const void *problem, const struct tsri_limits *limits,              \
@@ -222,22 +222,22 @@ const char *attention_cuda_prefer_forward(const void *problem, const struct tsri
 const char *attention_cuda_prefer_backward(const void *problem, const struct tsri_limits *limits);
 bool attention_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
 
-enum { ATTENTION_MOST_HELPED = 256 }; // threads: they keep a count each on the caller's stack
-// Few threads may help each other with their heads, each with keys of its own packing.
+enum { ATTENTION_MOST_HELPED = 256 }; // threads; each has a counter on the caller's stack
+// Up to this number of threads may help each other with their heads; each packs its own keys.
 enum { ATTENTION_FEW_THREADS = 3 };
 bool attention_shares_heads(const struct attention_problem *p, const struct tsri_limits *limits);
-// Fewer rows of a group are one tile, however many threads there are.
+// With fewer rows of a group the group is one tile, for any number of threads.
 enum { ATTENTION_LONE_ROWS = 48 };
-// Threads that are worth their waking.
+// How many threads are worth waking.
 int attention_flash2_threads(const struct attention_problem *p, const struct tsri_limits *limits);
 // Who packs the keys and values that tuned reads, and when.
 enum attention_packing {
-    ATTENTION_PACKS_STRIPES, // all threads, some heads at a time, before the tiles of these
-    ATTENTION_PACKS_SHARED,  // threads that share heads: each what its tiles see
-    ATTENTION_PACKS_HEADS,   // a head's thread
-    ATTENTION_PACKS_HELPED,  // a head's thread, whom others help with its tiles in the end
+    ATTENTION_PACKS_STRIPES, // all threads pack some heads, then run their tiles
+    ATTENTION_PACKS_SHARED,  // threads share heads; each packs what its tiles see
+    ATTENTION_PACKS_HEADS,   // a thread packs each head that it takes
+    ATTENTION_PACKS_HELPED,  // as above, and other threads help with the last tiles
     ATTENTION_PACKS_BLOCKS,  // a head's only tile, block by block
-    ATTENTION_PACKS_TILES,   // a tile's thread
+    ATTENTION_PACKS_TILES,   // each tile packs for itself
 };
 enum attention_packing attention_packing(const struct attention_problem *p,
                                          const struct tsri_limits *limits, int64_t block_m,
@@ -245,7 +245,7 @@ enum attention_packing attention_packing(const struct attention_problem *p,
 const char *attention_prefer_forward(const void *problem, const struct tsri_limits *limits);
 const char *attention_prefer_backward(const void *problem, const struct tsri_limits *limits);
 bool attention_has_kernels(const void *problem, const struct tsri_limits *limits);
-// The matrix of all scores is of a size that memory can have: keys of stride 0 may be any number.
+// Whether memory can hold the matrix of all scores. Keys of stride 0 may be any number.
 bool attention_has_naive(const void *problem, const struct tsri_limits *limits);
 bool attention_has_amx_bf16(const void *problem, const struct tsri_limits *limits);
 bool attention_has_few(const void *problem, const struct tsri_limits *limits);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The oracle: the definition of tessera/attention.h in double, one pair of query and key after the other.
-// Scores are computed anew wherever they are needed instead of being stored, so any length takes the same
-// few rows of memory. Keys that a query does not see are never read.
+// The oracle: the definition of tessera/attention.h in double, one pair of query and key at a time. Scores are computed again
+// wherever they are needed, not stored, so memory is a few rows for any length. Keys that a query does not see are never read.
 #include <math.h>
 #include <tessera/attention.h>
 
@@ -10,25 +9,25 @@
 #include "ops/attention/attention_lse_params.h"
 #include "ops/attention/attention_problem.h"
 
-// lse in two parts: one number cannot hold the digits of both where scores are large.
+// lse in two parts: one number cannot hold the digits of both if scores are large.
 struct exact_lse {
-    double max, log_sum; // of the row's scores; of their exponentials beside max
+    double max, log_sum; // of the row's scores; log of the sum of exp(score - max)
 };
 
-// One query of one head, with the keys that it sees.
+// One query of one head, and the keys that it sees.
 struct query {
     const struct attention_problem *p;
     struct attention_sequence s;
     struct attention_range keys;
     int64_t batch, head, head_kv, i;
     double row[ATTENTION_MAX_HEAD_DIM];  // of q
-    double dout[ATTENTION_MAX_HEAD_DIM]; // backward alone, as the next three
+    double dout[ATTENTION_MAX_HEAD_DIM]; // backward only, as are the next three
     const struct exact_lse *lses;        // of every row
     struct exact_lse lse;
     double delta;
 };
 
-// Its rows stay as they are.
+// Leaves q->row and q->dout unchanged.
 static void set_query(struct query *q, const struct attention_problem *p, int64_t batch,
                       int64_t head, int64_t i) {
     q->p = p;
@@ -60,14 +59,14 @@ static int64_t lse_index(const struct query *q) {
     return attention_lse_index(q->p, q->batch, q->head, q->s.q_first + q->i);
 }
 
-// Of a row in an array of all: of (batch, head, query), packed (head, query).
+// Index of the row in an array of all rows: (batch, head, query), packed (head, query).
 static int64_t row_index(const struct query *q) {
     const struct attention_problem *p = q->p;
     int64_t batch = p->is_packed ? 0 : q->batch, rows = p->is_packed ? p->total_q : p->seqlen_q;
     return (batch * p->num_heads_q + q->head) * rows + q->s.q_first + q->i;
 }
 
-// A row in double: itself, or what it is converted to.
+// A row in double: the row itself if it is f64, otherwise converted into the given room.
 static const double *in_double(tsr_dtype dtype, const void *row, int64_t count, double *room) {
     if (dtype == TSR_F64) return row;
     tsri_load_run(dtype, row, 0, 1, count, room);
@@ -86,7 +85,7 @@ static void load_query(struct query *q) {
     tsri_load_run(q->p->dtype, of_query(q, &q->p->q), 0, 1, q->p->head_dim, q->row);
 }
 
-// Four sums at once: one alone waits for each of its additions.
+// Four sums at once: a single sum would wait for each addition.
 static double dot(const double *a, const double *b, int64_t count) {
     double sum[4] = {0};
     int64_t c = 0;
@@ -100,7 +99,7 @@ static void add_scaled(double *sum, double scale, const double *row, int64_t cou
     for (int64_t c = 0; c < count; c++) sum[c] += scale * row[c];
 }
 
-// slope: of the softcap at this score, d score / d (scale q k).
+// slope: the derivative of the softcap at this score, d score / d (scale q k).
 static double score(const struct query *q, int64_t j, const double *k, double *slope) {
     const struct attention_problem *p = q->p;
     double s = p->softmax_scale * dot(q->row, k, p->head_dim);
@@ -117,7 +116,7 @@ static double score(const struct query *q, int64_t j, const double *k, double *s
     return s;
 }
 
-// What a weight is multiplied with: 0, or 1 / (1 - dropout_p).
+// The factor of a weight: 0, or 1 / (1 - dropout_p).
 static double dropout_factor(const struct query *q, int64_t j) {
     const struct attention_problem *p = q->p;
     if (p->dropout_p == 0) return 1;
@@ -128,7 +127,7 @@ static double dropout_factor(const struct query *q, int64_t j) {
     return words[j % 4] >= p->dropout_threshold ? 1 / (1 - p->dropout_p) : 0;
 }
 
-// Every row of a tensor, those of no sequence too.
+// Clears every row of a tensor, also rows that belong to no sequence.
 static void fill_rows(const struct attention_problem *p, const struct attention_view *t,
                       int64_t rows, int64_t heads, int64_t dim) {
     int64_t batches = p->is_packed ? 1 : p->num_batches;
@@ -149,7 +148,7 @@ static void forward_query(const struct query *q) {
         double s = score(q, j, key_row(q, j, room), &slope);
         if (s > max || isnan(s)) max = s;
     }
-    // Nothing is seen, or biases of -inf alone: 0, and the sink, whatever it is.
+    // No key is seen, or only with biases of -inf: output 0, and lse is the sink, whatever its value.
     bool is_empty = max == -INFINITY;
     if (!(sink <= max)) max = isnan(max) ? max : sink;
     double out[ATTENTION_MAX_HEAD_DIM] = {0};
@@ -170,7 +169,7 @@ tsr_status attention_reference_run(tsr_context *ctx, const void *problem,
                                    const struct tsri_plan *plan, void *workspace) {
     (void)ctx, (void)plan, (void)workspace;
     const struct attention_problem *p = problem;
-    if (p->is_packed) { // rows of no sequence, whether there is a sink or not
+    if (p->is_packed) { // rows of no sequence, with or without a sink
         fill_rows(p, &p->out, p->total_q, p->num_heads_q, p->head_dim_v);
         for (int64_t h = 0; p->lse != NULL && h < p->num_heads_q; h++)
             for (int64_t r = 0; r < p->total_q; r++)
@@ -189,15 +188,15 @@ tsr_status attention_reference_run(tsr_context *ctx, const void *problem,
 
 // ---- Backward ---------------------------------------------------------------------------------
 
-// What a query and a key that it sees make of each other.
+// The gradient terms of a query and a key that it sees.
 struct pair {
     double weight;  // after dropout: dv_j = sum of weight dout_i
     double dscore;  // dbias = sum of dscore
     double dscaled; // dq_i = sum of dscaled k_j, dk_j = sum of dscaled q_i
 };
 
-// lse once more, from the scores: that of f32 is rounded. One that rounding does not explain is believed, as it may be that of
-// more keys than there are here.
+// Computes lse again from the scores, as the given f32 is rounded. If rounding does not explain the difference, the given lse is
+// used: it may cover more keys than this call has.
 static struct exact_lse sum_again(const struct query *q) {
     const struct attention_problem *p = q->p;
     double room[ATTENTION_MAX_HEAD_DIM], slope, sum = 0;
@@ -229,7 +228,7 @@ static double weight_of(const struct query *q, double score) {
     return exp(score - q->lse.max - q->lse.log_sum);
 }
 
-// delta: dout times out.
+// delta: dot product of dout and out.
 static void load_gradient(struct query *q) {
     const struct attention_problem *p = q->p;
     double room[ATTENTION_MAX_HEAD_DIM];
@@ -239,7 +238,7 @@ static void load_gradient(struct query *q) {
     q->delta = dot(q->dout, out, p->head_dim_v);
 }
 
-// All zero for a row that saw nothing.
+// All zero for a row that saw no key.
 static struct pair pair_of(const struct query *q, int64_t j, const double *k, const double *v) {
     const struct attention_problem *p = q->p;
     double slope, factor = dropout_factor(q, j), dweight = 0;
@@ -262,12 +261,12 @@ static void backward_query(const struct query *q) {
     for (int64_t c = 0; c < p->head_dim; c++) tsr_store(p->dtype, of_query(q, &p->dq), c, dq[c]);
 }
 
-// Over every query of the group of heads that sees the key.
+// Sums over every query of the head group that sees the key.
 static void backward_key(const struct attention_problem *p, const struct exact_lse *lses,
                          int64_t batch, int64_t head_kv, int64_t j) {
     double dk[ATTENTION_MAX_HEAD_DIM] = {0}, dv[ATTENTION_MAX_HEAD_DIM] = {0};
     double k_room[ATTENTION_MAX_HEAD_DIM], v_room[ATTENTION_MAX_HEAD_DIM];
-    const double *k = NULL, *v = NULL; // read where a query sees them
+    const double *k = NULL, *v = NULL; // set once a query sees them
     struct attention_sequence s = attention_sequence_at(p, batch);
     int64_t group = p->num_heads_q / p->num_heads_kv;
     for (int64_t h = head_kv * group; h < (head_kv + 1) * group; h++)
