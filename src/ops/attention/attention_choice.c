@@ -10,8 +10,8 @@
 
 enum {
     FLASH2_KEYS = 64, // its block
-    // Limits of a call with one head of one block of keys that goes to one thread: rows, and dims of keys and values. Many threads
-    // cost more to wake, so their limit of dims is lower. Two or three threads share the rows.
+    // Limits of a call with one head and one block of keys that goes to one thread: rows, and dims of keys and values. Many
+    // threads cost more to wake, so their limit of dims is lower. Two or three threads share the rows.
     LONE_ROWS = 64,
     LONE_DIMS = 128,
     LONE_CROWD_DIMS = 48,

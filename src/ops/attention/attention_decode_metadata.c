@@ -35,8 +35,8 @@ static tsr_status check_length(const struct attention_decode_problem *p,
     return TSR_OK;
 }
 
-// Every position that is rotated has a row in the tables. Queries before the first key have no row; this is an error only if they
-// see keys after them.
+// The tables have a row for every position that a query or key is rotated by. Queries before the first key have no such row; this
+// is an error only if they see keys after them.
 static tsr_status check_positions(const struct attention_decode_problem *p,
                                   const struct attention_decode_sequence *seq) {
     if (p->cos.data == NULL) return TSR_OK;

@@ -4,7 +4,7 @@
 #ifndef TSRI_ATTENTION_PARAMS_H
 #define TSRI_ATTENTION_PARAMS_H
 
-// 2^80: a larger sink counts as NaN, one below -2^80 as no sink. So no sink becomes infinite in a kernel's units.
+// 2^80: a sink from there on counts as NaN, one of -2^80 or less as no sink. So no sink becomes infinite in a kernel's units.
 #define ATTENTION_ENDLESS 1.208925819614629e24f
 
 // The longest sequence of the kernels, and a window that never limits at such lengths. Sums of these fit in an int.

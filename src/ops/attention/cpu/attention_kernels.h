@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention's own kernels, compiled once per instruction set; the products are cpu/gemm.h's.
+// Attention's own kernels, compiled once per instruction set. The products are in cpu/gemm.h.
 #ifndef TSRI_ATTENTION_KERNELS_H
 #define TSRI_ATTENTION_KERNELS_H
 
@@ -8,7 +8,7 @@
 
 #include "cpu/cpu_isa.h"
 
-// What happens to the scores of one row between q k^T and the softmax.
+// What changes the scores of one row between q k^T and the softmax.
 struct attention_terms {
     float softcap;    // 0: none
     const char *bias; // of key 0; NULL: none
@@ -18,7 +18,7 @@ struct attention_terms {
     int64_t diagonal;
 };
 
-// Which weights of one row survive.
+// Dropout of one row: which weights stay.
 struct attention_dropout {
     uint64_t seed, offset, threshold; // threshold 0: all
     uint32_t i, head, batch;
@@ -32,23 +32,23 @@ struct attention_kernels {
     void (*load)(tsr_dtype dtype, const void *x, int64_t n, float scale, float *y);
     // y = scale x, rounded to dtype.
     void (*store)(tsr_dtype dtype, const float *x, int64_t n, float scale, void *y);
-    // Rows of n elements, a stride of elements apart in what has a dtype: load and store, which ask for a row some rows before
-    // its turn, as no hardware prefetcher does, with a factor for each row; and whether any element is not finite.
+    // load and store of whole rows of n elements; strides are in elements. They prefetch a row some rows ahead, which no hardware
+    // prefetcher does. store_rows has a factor for each row. have_nonfinite: whether any element is not finite.
     void (*load_rows)(tsr_dtype dtype, const void *x, int64_t stride, int64_t rows, int64_t n,
                       float scale, float *y, int64_t y_stride);
     void (*store_rows)(tsr_dtype dtype, const float *x, int64_t x_stride, int64_t rows, int64_t n,
                        const float *factor, void *y, int64_t stride);
     bool (*have_nonfinite)(tsr_dtype dtype, const void *x, int64_t stride, int64_t rows, int64_t n);
 
-    // Scores s of keys [first, first + n), in place. slope: where not NULL, d s / d (s before the cap).
+    // Modifies the scores s of keys [first, first + n) in place. slope, if not NULL: d s / d (s before the cap).
     void (*modify)(const struct attention_terms *terms, int64_t first, int64_t n, float *s,
                    float *slope);
     float (*max)(const float *s, int64_t n);
-    // p = exp(s - max - low), in place; their sum.
+    // p = exp(s - max - low), in place. Returns their sum.
     float (*weigh)(float *s, int64_t n, float max, float low);
-    // The softmax's step of up to `set` rows, columns [begin[i], end[i]) of each, begin a multiple of ATTENTION_SET_STEP: s
-    // becomes weights relative to the new max; alpha is what the past is worth under it. A row's bits do not follow the
-    // others'. False, and nothing done: one of the rows has nothing but -inf or NaN so far.
+    // The softmax step of up to `set` rows, columns [begin[i], end[i]) of each; begin is a multiple of ATTENTION_SET_STEP. s
+    // becomes weights relative to the new max; alpha is the factor of earlier results. A row's bits do not depend on the other
+    // rows. False, with nothing done: a row has only -inf or NaN so far.
     int set;
     bool (*weigh_rows)(int rows, const int64_t *begin, const int64_t *end, float *s, int64_t stride,
                        float *max, float *sum, float *alpha);
@@ -57,7 +57,7 @@ struct attention_kernels {
     void (*scale)(float *x, int64_t n, float factor);
     void (*add)(const float *x, int64_t n, float *sum);
 
-    // Of each row sum x y, of n elements of one dtype.
+    // For each row the sum of x y over n elements of one dtype.
     void (*dots)(tsr_dtype dtype, const void *x, int64_t x_stride, const void *y, int64_t y_stride,
                  int64_t rows, int64_t n, float *sums);
     // p = exp(s - lse - low), ds = p (dp - delta), in place of s and dp.
@@ -67,7 +67,7 @@ struct attention_kernels {
 };
 TSRI_DECLARE_KERNELS(attention)
 
-// Whether a score is NaN, which a maximum passes over.
+// Whether a score is NaN. A maximum ignores NaN.
 static inline bool attention_has_nan(const float *s, int64_t n) {
     for (int64_t j = 0; j < n; j++)
         if (s[j] != s[j]) return true;

@@ -81,14 +81,14 @@ static void scale(const uint16_t *x, int64_t n, float power, uint16_t *y) {
     }
 }
 
-// Lanes of row i that see columns [j, j + VL).
+// The lanes of columns [j, j + VL) that row i sees.
 SIMD_INLINE __mmask16 lanes_of(const struct attention_range *seen, int64_t j) {
     int64_t begin = seen->begin - j, end = seen->end - j;
     __mmask16 below = simd_first_n(begin < 0 ? 0 : begin > VL ? VL : begin);
     return simd_first_n(end < 0 ? 0 : end > VL ? VL : end) & ~below;
 }
 
-// Weights and gradients of VL columns of row i. Degree 4 will do: both are rounded to bf16.
+// Weights and gradients of VL columns of row i. A polynomial of degree 4 is enough, as both are rounded to bf16.
 SIMD_INLINE void grad_vector(const struct attention_grad_strip *t, int i, int64_t j, bool is_masked,
                              bool is_done, vf *p, vf *ds) {
     vf s = vf_load(t->s + i * t->stride + j), dp = vf_load(t->dp + i * t->stride + j);
@@ -132,10 +132,10 @@ SIMD_INLINE void grad_rows(const struct attention_grad_strip *t, int i, int64_t 
 }
 
 static void grad_strip(const struct attention_grad_strip *given) {
-    const struct attention_grad_strip strip = *given, *t = &strip; // which no store can change
+    const struct attention_grad_strip strip = *given, *t = &strip; // local: no store can change it
     for (int i = 0; i < ATTENTION_STRIP; i += 2) {
         const struct attention_range *a = &t->seen[i], *b = a + 1;
-        // Columns that both rows see, in whole steps, go without masks.
+        // Whole steps of columns that both rows see need no masks.
         int64_t begin = (tsri_max(a->begin, b->begin) + PAIR - 1) / PAIR * PAIR;
         int64_t end = tsri_min(tsri_min(a->end, b->end), t->n) / PAIR * PAIR;
         if (begin >= end) begin = end = 0;

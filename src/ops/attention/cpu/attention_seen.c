@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys that any query sees. A window or a causal mask leaves the others out, of few queries most of a long sequence: who
-// packs whole heads, or chooses by how many keys there are, goes by these. Blocks of keys begin at the first of them, so that a
-// row's bits follow which queries are beside it: not under TSR_BATCH_INVARIANT. And the queries that see any: the first of more
-// queries than keys under a causal mask do not, whose results are zeros.
+// The keys that at least one query sees. A window or a causal mask hides the others: with few queries most of a long sequence.
+// Code that packs whole heads, or chooses by the number of keys, uses this range. Blocks of keys begin at its first key, so a
+// row's bits depend on the other queries; under TSR_BATCH_INVARIANT the range is therefore not used. Also the queries that see any
+// key: with more queries than keys and a causal mask the first queries see none, and their results are zeros.
 #include "ops/attention/cpu/attention_seen.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ static void skip(struct attention_view *view, int64_t rows) {
     if (view->data != NULL) view->data += rows * view->seq * tsri_dtype_bytes(view->dtype);
 }
 
-// Of sequences of lengths of their own: the first keys, where queries count from the front.
+// For sequences with lengths of their own: the first seqlen_q keys, if queries count from the front.
 static const struct attention_problem *first_keys(const struct attention_problem *p,
                                                   struct attention_problem *part) {
     if (p->mask != TSR_MASK_CAUSAL_TOP_LEFT || p->seqlen_k <= p->seqlen_q) return p;
@@ -27,7 +27,7 @@ int64_t attention_unseen_rows(const struct attention_problem *p, uint32_t flags)
     bool has_reach = p->mask != TSR_MASK_NONE || p->has_window_right;
     if (!has_reach || (flags & TSR_BATCH_INVARIANT) != 0 || p->num_batches == 0) return 0;
     if (p->is_packed || p->seqused_k != NULL || p->dropout_threshold != 0) return 0;
-    int64_t reach = p->mask != TSR_MASK_NONE ? 0 : p->window_right; // behind the diagonal
+    int64_t reach = p->mask != TSR_MASK_NONE ? 0 : p->window_right; // keys seen behind the diagonal
     int64_t shift = attention_sequence_at(p, 0).shift, rows = -shift > reach ? -shift - reach : 0;
     return rows < p->seqlen_q ? rows : 0;
 }
@@ -63,8 +63,8 @@ const struct attention_problem *attention_seen_part(const struct attention_probl
         part->bias.data += begin * p->bias.stride[3] * tsri_dtype_bytes(p->bias.dtype);
     part->offset += (uint64_t)begin / 4;
     part->seqlen_k = end - begin;
-    // Where queries count from the first key, none is skipped before it, and the last query's is the last now: both masks are
-    // one then, and more variants have the other. Otherwise the last query sees the last key, as before.
+    // Where queries count from the first key, no keys are skipped at the start, and the last query's key is now the last key. Both
+    // causal masks are equal then, and more variants support the other one. Otherwise the last query sees the last key, as before.
     if (p->mask == TSR_MASK_CAUSAL_TOP_LEFT && end == seq.len_q) part->mask = TSR_MASK_CAUSAL;
     return part;
 }

@@ -21,7 +21,7 @@
             X(TSR_F32);                                                                            \
     } while (0)
 
-enum { AHEAD = 8 }; // rows that are asked for before they are used
+enum { AHEAD = 8 }; // rows between the prefetch of a row and its use
 
 // ---- Rows in and out --------------------------------------------------------------------------
 
@@ -51,7 +51,7 @@ static void store(tsr_dtype dtype, const float *x, int64_t n, float scale, void 
 #undef STORE
 }
 
-// Lines of a row, into the second-level cache.
+// Prefetches a row's lines into the second-level cache.
 SIMD_INLINE void ask(const char *row, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + i, 0, 2);
 }
@@ -88,7 +88,7 @@ static void store_rows(tsr_dtype dtype, const float *x, int64_t x_stride, int64_
 #undef STORE_ROWS
 }
 
-// 0 x is 0 for what is finite, and NaN otherwise.
+// 0 x is 0 if x is finite, otherwise NaN.
 SIMD_INLINE bool have_nonfinite_as(tsr_dtype dtype, const char *x, int64_t stride, int64_t rows,
                                    int64_t n) {
     vf a = vf_set1(0.0f), b = a;
@@ -126,7 +126,7 @@ static void cap(float softcap, int64_t n, float *s, float *slope) {
 
 SIMD_INLINE void add_bias_as(tsr_dtype dtype, const void *bias, int64_t stride, int64_t first,
                              int64_t n, float *s) {
-    if (stride != 1) { // repeated, or along another dimension
+    if (stride != 1) { // a repeated element, or a stride along another dimension
         for (int64_t j = 0; j < n; j++) {
             int64_t at = (first + j) * stride;
             s[j] += dtype == TSR_BF16  ? tsri_bf16_to_float(((const uint16_t *)bias)[at])
@@ -142,8 +142,8 @@ SIMD_INLINE void add_bias_as(tsr_dtype dtype, const void *bias, int64_t stride, 
     }
 }
 
-// s -= slope |j - diagonal|, distance being that of the first. Whole numbers up to 2^24 are exact in fp32; farther ones are so
-// in 64 bits, then rounded.
+// s -= slope |j - diagonal|; distance is that of the first key. Whole numbers up to 2^24 are exact in fp32. Larger ones are
+// computed in 64 bits, then rounded.
 static void add_alibi(float slope, int64_t distance, int64_t n, float *s) {
     enum { MOST_EXACT = 1 << 24 };
     if (distance < -MOST_EXACT || distance + n > MOST_EXACT) {
@@ -173,7 +173,7 @@ static void modify(const struct attention_terms *terms, int64_t first, int64_t n
     if (terms->slope != 0) add_alibi(terms->slope, first - terms->diagonal, n, s);
 }
 
-// Lanes whose largest is the row's maximum.
+// A vector whose largest lane is the row's maximum.
 static vf row_top(const float *s, int64_t n) {
     const vf lowest = vf_set1(-INFINITY);
     vf a = lowest, b = lowest, c = lowest, d = lowest;
@@ -191,7 +191,7 @@ static vf row_top(const float *s, int64_t n) {
 
 static float max(const float *s, int64_t n) { return vf_hmax(row_top(s, n)); }
 
-// Not s log2(e) - max log2(e) in one step: scores near the largest number would overflow.
+// Subtracts before it scales: s log2(e) - max log2(e) in one FMA would overflow for scores near the largest number.
 static float weigh(float *s, int64_t n, float max, float low) {
     vf top = vf_set1(max), log2e = vf_set1(SIMD_LOG2E), rest = vf_set1(-low * SIMD_LOG2E);
     vf a = vf_set1(0.0f), b = a;
@@ -213,8 +213,8 @@ static float weigh(float *s, int64_t n, float max, float low) {
     return vf_hsum(a + b);
 }
 
-// Weights of a row, and lanes of their sum. The shorter exponential serves beside a largest of 1, not where lse is the
-// caller's.
+// Weights of a row, and lanes of their sum. The shorter exponential is exact enough if the largest weight is 1, but not if lse is
+// the caller's.
 static vf row_weigh(float *s, int64_t n, vf top) {
     const vf log2e = vf_set1(SIMD_LOG2E);
     vf a = vf_set1(0.0f), b = a;
@@ -249,12 +249,12 @@ static bool weigh_rows(int rows, const int64_t *begin, const int64_t *end, float
             i < rows ? row_top(s + i * stride + begin[i], end[i] - begin[i]) : vf_set1(-INFINITY);
     vf before = vf_load_n(max, rows), now = vf_max(before, vf_maxima(row));
     vf_store(top, now);
-    bool is_usual = true; // not -inf, and no NaN of a sink
+    bool is_usual = true; // false: a maximum of -inf, or a NaN from a sink
     for (int i = 0; i < rows; i++) is_usual &= top[i] > -INFINITY && max[i] < INFINITY;
     if (!is_usual) return false;
     vf one = vf_set1(1.0f), lowest = vf_set1(-INFINITY);
     vf a = vf_select_lt(before, now, vf_exp2((before - now) * vf_set1(SIMD_LOG2E)), one);
-    a = vf_select_lt(lowest, before, a, one); // there is nothing to scale before the first score
+    a = vf_select_lt(lowest, before, a, one); // nothing to scale before the first score
     for (int i = 0; i < rows; i++)
         row[i] = row_weigh(s + i * stride + begin[i], end[i] - begin[i], vf_set1(top[i]));
     vf_store_n(max, now, rows);
@@ -265,7 +265,7 @@ static bool weigh_rows(int rows, const int64_t *begin, const int64_t *end, float
 
 static void drop(const struct attention_dropout *d, int64_t first, int64_t n, float *p) {
     enum { WORDS = 4 * VL };
-    uint32_t most = (uint32_t)(d->threshold - 1); // of what is dropped
+    uint32_t most = (uint32_t)(d->threshold - 1); // the largest word that is dropped
     for (int64_t from = first / 4 * 4; from < first + n; from += WORDS) {
         vf words[4];
         float factor[WORDS];

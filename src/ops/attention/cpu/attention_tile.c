@@ -72,7 +72,7 @@ void attention_tile_ask(const struct attention_tile *t, const struct attention_v
         attention_prefetch_row(view, t->batch, t->seq.q_first + t->row[r].i, t->row[r].head, dims);
 }
 
-// How many rows from r on are of one head: they lie a stride apart.
+// The number of rows from r on that belong to one head. Their addresses have a constant stride.
 static int64_t run_of_rows(const struct attention_tile *t, int64_t r) {
     return tsri_min(t->num_rows - r, t->seq.len_q - t->row[r].i);
 }
@@ -113,7 +113,7 @@ void attention_tile_product(const struct attention_tile *t, const struct attenti
                        panel_stride, false, c, t->s_stride, false);
         return;
     }
-    // Each register tile up to the last key that one of its rows sees.
+    // Each register tile computes scores up to the last key that one of its rows sees.
     int64_t mr = t->gemm->mr;
     for (int64_t j = 0; j < b->num_keys; j += nr)
         for (int64_t r = 0; r < t->num_rows; r += mr) {
@@ -148,7 +148,7 @@ static void accumulate_rows(const struct attention_tile *t, const float *s, int6
                    panel_stride, false, c + r * c_stride, c_stride, true);
 }
 
-// The keys that any row of [r, r + num_rows) sees; what another row does not see of them becomes 0.
+// The keys that at least one row of [r, r + num_rows) sees. Where a row does not see one of them, its weight becomes 0.
 static struct attention_range share_keys(const struct attention_tile *t,
                                          const struct attention_block *b, float *s, int64_t r,
                                          int64_t num_rows) {
@@ -173,7 +173,7 @@ static struct attention_range share_keys(const struct attention_tile *t,
 void attention_tile_accumulate(const struct attention_tile *t, const struct attention_block *b,
                                float *s, const float *panels, int64_t panel_stride, int64_t dims,
                                bool is_exact, float *c, int64_t c_stride) {
-    // 0 times NaN: no row may touch a key that it does not see.
+    // Row by row, as 0 times NaN is NaN: no row may touch a key that it does not see.
     for (int64_t r = 0; r < t->num_rows && is_exact; r++)
         accumulate_rows(t, s, r, 1, attention_row_part(&t->row[r], b), panels, panel_stride, dims,
                         c, c_stride);
@@ -183,7 +183,7 @@ void attention_tile_accumulate(const struct attention_tile *t, const struct atte
                         panel_stride, dims, c, c_stride);
         return;
     }
-    // Rows of one register tile share a run of keys, those next to each other with equal runs too.
+    // The rows of one register tile share a range of keys. Neighbouring register tiles with equal ranges go together.
     int64_t mr = t->gemm->mr, from = 0;
     struct attention_range keys = {0, 0};
     for (int64_t r = 0; r < t->num_rows; r += mr) {
@@ -258,7 +258,7 @@ void attention_tile_finish(const struct attention_tile *t) {
 
 void attention_clear_gaps(const struct attention_problem *p) {
     if (!p->is_packed) return;
-    int64_t covered = 0; // rows below it belong to a sequence or are cleared
+    int64_t covered = 0; // rows below are of a sequence or cleared
     for (int64_t b = 0; b <= p->num_batches; b++) {
         struct attention_sequence seq = {.q_first = p->total_q};
         if (b < p->num_batches) seq = attention_sequence_at(p, b);
@@ -292,7 +292,7 @@ struct attention_packed attention_packed(const struct attention_problem *p, int6
                                      .v_floats = attention_v_floats(p, num_keys, nr)};
 }
 
-// Rows of one head lie a stride apart: they are asked for some rows before they are packed.
+// Rows of one head have a large stride, so they are prefetched some rows before they are packed.
 enum { PACK_AHEAD = 64, PACK_ROWS = 16 };
 
 static void ask_ahead(const struct attention_tile *t, const struct attention_view *view,

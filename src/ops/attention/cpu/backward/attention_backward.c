@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // Backward in linear memory.
 //
-// Keys outside, queries inside (flash1 with small blocks, tuned with large ones): a block of keys keeps its
-// dk and dv, dq adds up in memory of the task's own. A task is a key/value head or, where these are few, a
-// few runs of its keys; runs have a dq each, added in their order at the end, or in that order into one where a task has them
-// all. In bf16 the runs of a block are a group: they are added to each other first, wherever they were computed. How many
-// there are depends on the problem alone, so the result does not depend on the number of threads. Where heads and runs are few,
-// rows of at least twice as many as keys are taken in spans that have a dk and a dv each, added in their order, by the task or at
-// the end.
+// Keys outside, queries inside (flash1 with small blocks, tuned with large ones): a block of keys keeps its dk and dv; dq adds up
+// in the task's own memory. A task is a key/value head or, if there are few heads, some runs of its keys. Each run has its own dq,
+// and these are added in order at the end; a task with all runs of a head adds them in the same order into one dq. In bf16 the
+// runs of a block are a group: they are added to each other first, whichever task computed them. The number of runs depends only
+// on the problem, so the result does not depend on the number of threads. If heads and runs are few, and rows are at least twice
+// as many as keys, the rows are divided into spans. Each span has its own dk and dv; the task adds them in order, or a reduction
+// at the end does.
 //
-// flash2 goes twice, once with the keys outside for dk and dv, once with the queries outside for dq: two
-// more products, no dq in memory, no sharing.
+// flash2 runs twice: once with the keys outside for dk and dv, once with the queries outside for dq. It needs two more products,
+// but no dq in memory and no sums across tasks.
 //
-// amx_bf16 and avx512_bf16 are tuned with products of bf16. Where q or dout is not finite a head goes in fp32, where k
-// is a block of keys: its products can leave out what a row does not see.
+// amx_bf16 and avx512_bf16 are tuned with products of bf16. A head whose q or dout is not finite uses fp32, and so does a block of
+// keys whose k is not: fp32 products can leave out what a row does not see.
 #include "ops/attention/cpu/backward/attention_backward_block.h"
 
 #include <string.h>
 
-enum { REDUCED_KEYS = 64 }; // of a task that adds spans up
+enum { REDUCED_KEYS = 64 }; // of a task that adds spans
 
 static struct attention_backward_work work_of(tsr_context *ctx, const struct attention_problem *p,
                                               const struct tsri_plan *plan, void *workspace,
@@ -57,8 +57,7 @@ static struct attention_backward_work work_of(tsr_context *ctx, const struct att
     return w;
 }
 
-// The thread's memory: the tile, in fp32 or in bf16, then dk and dv of a block, and of its next span, then the
-// task's own dq.
+// The thread's memory: the tile (fp32 or bf16), dk and dv of a block, dk and dv of its next span, the task's own dq.
 static float *carve(const struct attention_backward_work *w, struct attention_grad *g, int thread) {
     const struct tsri_plan *plan = w->plan;
     float *memory = w->threads + thread * plan->grain;
@@ -67,8 +66,8 @@ static float *carve(const struct attention_backward_work *w, struct attention_gr
                                                    w->gemm_bf16 != NULL);
 }
 
-// Statistics of some heads, those of a part, of some queries of a batch: in the order of memory, where the heads of a query lie
-// next to each other.
+// Statistics of some heads (one part of them) for some queries of a batch, in the order of memory: the heads of a query are
+// adjacent.
 static void statistics_task(void *arg, int64_t index, int thread) {
     const struct attention_backward_work *w = arg;
     const struct attention_problem *p = w->p;
@@ -94,7 +93,7 @@ static void statistics_task(void *arg, int64_t index, int thread) {
                 struct attention_statistics *of_head =
                     w->stats + pair * w->rows + (h + j) % group * seq.len_q + i;
                 *of_head = stats[j];
-                // Which of them it was: a head's bits do not follow the others'.
+                // Looks at each head alone: a head's bits do not depend on the other heads.
                 if (is_nonfinite && attention_grad_statistics(p, kernels, batch, seq.q_first + i,
                                                               h + j, 1, of_head))
                     w->is_nonfinite[pair * w->num_chunks + chunk] = 1;
@@ -106,7 +105,7 @@ static bool pair_is_exact(const struct attention_backward_work *w, int64_t pair)
     return memchr(w->is_nonfinite + pair * w->num_chunks, 1, (size_t)w->num_chunks) != NULL;
 }
 
-// Of a tile of rows; nothing but a look at lse where none of them is coarse.
+// One tile of rows. If none of the rows is coarse, it only reads lse.
 static void refine_task(void *arg, int64_t index, int thread) {
     const struct attention_backward_work *w = arg;
     const struct attention_problem *p = w->p;
@@ -133,7 +132,7 @@ static void store_rows(const struct attention_grad *g, const struct attention_vi
     }
 }
 
-// Rows [first, end) of the group; dq is the first one's.
+// Stores dq of rows [first, end) of the group; dq points to the row `first`.
 static void store_queries(const struct attention_grad *g, int64_t first, int64_t end,
                           const float *dq, int64_t stride) {
     const struct attention_tile *t = &g->tile;
@@ -146,7 +145,7 @@ static void store_queries(const struct attention_grad *g, int64_t first, int64_t
     }
 }
 
-// Keys from the first on.
+// Stores dk and dv of keys from `first` on.
 static void store_keys(const struct attention_backward_work *w, const struct attention_grad *g,
                        int64_t first, int64_t num_keys, const float *dk, const float *dv) {
     const struct attention_problem *p = w->p;
@@ -157,8 +156,8 @@ static void store_keys(const struct attention_backward_work *w, const struct att
 
 // ---- Keys outside -----------------------------------------------------------------------------
 
-// Keys of a task that are taken at a time, from the j-th of the sequence on: what is left where it fits, else whole runs, or
-// blocks of one; not more than to the end of a group that has one sum.
+// How many keys a task takes at a time, from key j of the sequence on: all that are left if they fit, otherwise whole runs, or
+// blocks of one run. Never beyond the end of a group that has one sum.
 static int64_t keys_at_once(const struct attention_backward_work *w, int64_t j, int64_t left) {
     int64_t most = w->plan->block_n;
     if (left > most && w->run_keys < most) most = most / w->run_keys * w->run_keys;
@@ -166,7 +165,7 @@ static int64_t keys_at_once(const struct attention_backward_work *w, int64_t j, 
     return tsri_min(left, most);
 }
 
-// Under a causal mask the first runs are the heaviest: those of all pairs go first.
+// Under a causal mask the first runs are the heaviest, so the first runs of all pairs come first.
 static void keys_task(void *arg, int64_t index, int thread) {
     const struct attention_backward_work *w = arg;
     const struct attention_problem *p = w->p;
@@ -182,7 +181,7 @@ static void keys_task(void *arg, int64_t index, int thread) {
     struct attention_sequence seq = g.tile.seq;
     int64_t rows = attention_group_rows(p, &seq), row = tsri_min(span * w->span_rows, rows);
     int64_t end_row = tsri_min(row + w->task_spans * w->span_rows, rows);
-    if (span > 0 && row == end_row) return; // a sequence of fewer rows
+    if (span > 0 && row == end_row) return; // this sequence has fewer rows
     int64_t end = tsri_min(first + w->task_runs * w->run_keys, seq.len_k);
     int64_t first_sum = first / w->sum_keys, group_keys = w->group_runs * w->run_keys;
     dq = w->dq_sum > 0 ? w->dq + (pair * w->num_sums + first_sum) * w->dq_sum : own;
@@ -194,7 +193,7 @@ static void keys_task(void *arg, int64_t index, int thread) {
         memset(part, 0, (size_t)(ATTENTION_STRIP * w->dq_stride) * sizeof *part);
     int64_t num_sums = tsri_max(w->task_runs * w->run_keys / w->sum_keys, 1);
     num_sums = tsri_min(num_sums, w->num_sums - first_sum);
-    int64_t dq_row = dq == own ? row : 0; // that dq begins with
+    int64_t dq_row = dq == own ? row : 0; // the row at which dq begins
     int64_t skipped = (row - dq_row) * w->dq_stride, dq_floats = (end_row - row) * w->dq_stride;
     for (int64_t i = 0; dq != NULL && i < num_sums; i++)
         memset(dq + i * w->dq_sum + skipped, 0, (size_t)dq_floats * sizeof *dq);
@@ -212,7 +211,7 @@ static void keys_task(void *arg, int64_t index, int thread) {
             b.dv = w->dv + key * w->dv_stride;
         }
         b.dq = dq != NULL ? dq + (j / w->sum_keys - first_sum) * w->dq_sum : NULL;
-        // The first group's sum is dq itself, others are added to it.
+        // The first group adds directly into dq; each other group has a sum that is added to dq.
         bool goes_by_unit = has_unit && j >= group_keys;
         if (goes_by_unit) {
             b.dq = unit;
@@ -220,7 +219,7 @@ static void keys_task(void *arg, int64_t index, int thread) {
         }
         bool may_be_mixed = w->gemm_bf16 != NULL && !g.is_exact;
         bool is_done = may_be_mixed && attention_backward_add_mixed(w, thread, &b);
-        // Which keys go in fp32 is not to follow how many a task takes at once.
+        // Which keys use fp32 must not depend on how many keys a task takes at once.
         if (may_be_mixed && !is_done && b.num_keys > w->run_keys) {
             b.num_keys = w->run_keys;
             is_done = attention_backward_add_mixed(w, thread, &b);
@@ -236,7 +235,7 @@ static void keys_task(void *arg, int64_t index, int thread) {
     }
 }
 
-// dk and dv of some keys of a pair: those of its spans, in their order.
+// Adds dk and dv of some keys of a pair over its spans, in order.
 static void reduce_keys_task(void *arg, int64_t index, int thread) {
     const struct attention_backward_work *w = arg;
     const struct attention_problem *p = w->p;
@@ -258,7 +257,7 @@ static void reduce_keys_task(void *arg, int64_t index, int thread) {
     store_keys(w, &g, first, num_keys, dk, dv);
 }
 
-// dq of a pair: the runs of a group in their order, then the groups.
+// Adds dq of a pair: the runs of a group in order, then the groups.
 static void reduce_task(void *arg, int64_t index, int thread) {
     const struct attention_backward_work *w = arg;
     const struct attention_problem *p = w->p;
@@ -271,7 +270,7 @@ static void reduce_task(void *arg, int64_t index, int thread) {
     carve(w, &g, thread);
     attention_tile_open(&g.tile, batch, pair % p->num_heads_kv, first, rows);
     float *sum = w->dq + (pair * w->num_sums * w->dq_rows + first) * w->dq_stride;
-    int64_t of_group = w->group_runs * w->run_keys / w->sum_keys; // 1: those of groups
+    int64_t of_group = w->group_runs * w->run_keys / w->sum_keys; // 1: sums are those of groups
     for (int64_t i = 0; i < w->num_sums; i += of_group) {
         float *group = sum + i * w->dq_sum;
         for (int64_t j = 1; j < tsri_min(of_group, w->num_sums - i); j++)

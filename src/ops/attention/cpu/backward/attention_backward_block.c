@@ -4,14 +4,14 @@
 
 #include <string.h>
 
-// The thread's memory for the way in bf16.
+// The thread's memory for products in bf16.
 static void carve_mixed(const struct attention_backward_work *w, struct attention_grad_mixed *g,
                         int thread) {
     attention_grad_mixed_carve(g, w->p, w->isa, w->gemm_bf16, w->threads + thread * w->plan->grain,
                                w->plan->block_m, w->plan->block_n);
 }
 
-// A span's own dk and dv, which are added to those before it.
+// The dk and dv of one span. add_span adds them to those of the spans before.
 struct span {
     int64_t end_row;
     float *dk, *dv;
@@ -34,7 +34,7 @@ static void add_span(const struct attention_backward_work *w,
     kernels->add(s->dv, b->num_keys * w->dv_stride, b->dv);
 }
 
-// What a tile adds to the sums of dq.
+// Adds a tile's share to the sums of dq.
 static void add_queries(const struct attention_backward_work *w, const struct attention_grad *g,
                         const struct attention_backward_block *b, int64_t row, int64_t num_rows) {
     int64_t floats = num_rows * w->dq_stride;
@@ -42,7 +42,7 @@ static void add_queries(const struct attention_backward_work *w, const struct at
         int64_t key = b->first + begin, run = key / w->run_keys * w->run_keys;
         int64_t sum_at = key / w->sum_keys - b->first / w->sum_keys;
         float *sum = b->dq + sum_at * w->dq_sum + (row - b->dq_row) * w->dq_stride;
-        bool has_begun = run % w->sum_keys != 0; // by other runs
+        bool has_begun = run % w->sum_keys != 0; // other runs have begun this sum
         if (has_begun) memset(b->part, 0, (size_t)floats * sizeof *b->part);
         end = tsri_min(run + w->run_keys - b->first, b->num_keys);
         attention_grad_queries(g, begin, end, has_begun ? b->part : sum, w->dq_stride);

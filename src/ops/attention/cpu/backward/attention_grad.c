@@ -75,7 +75,7 @@ bool attention_grad_open(struct attention_grad *g, int64_t batch, int64_t kv_hea
     g->stats = stats;
     for (int64_t r = 0; r < num_rows; r++) {
         if (stats[r].lse != -INFINITY) continue;
-        t->row[r].visible.end = t->row[r].visible.begin; // what it saw had no weight at all
+        t->row[r].visible.end = t->row[r].visible.begin; // no key that it saw had any weight
         t->common.end = 0;
     }
     return true;
@@ -132,7 +132,7 @@ void attention_grad_scores(struct attention_grad *g) {
 
 // ---- Products ---------------------------------------------------------------------------------
 
-// c[key] += weights[rows][key]^T b[rows], keys [from, to) against the rows that see one of them.
+// c[key] += weights[rows][key]^T b[rows] for keys [from, to), over the rows that see at least one of them.
 static void accumulate_keys(const struct attention_grad *g, const float *weights, const float *b,
                             int64_t b_stride, int64_t dims, int64_t from, int64_t to, float *c,
                             int64_t c_stride) {
@@ -195,7 +195,7 @@ static void clear_rows(const struct attention_view *view, int64_t batch, int64_t
 }
 
 void attention_clear_gradients(const struct attention_problem *p) {
-    int64_t q_covered = 0, k_covered = 0; // packed: rows below belong to a sequence or are cleared
+    int64_t q_covered = 0, k_covered = 0; // packed: rows below are of a sequence or cleared
     for (int64_t b = 0; b < p->num_batches + (p->is_packed ? 1 : 0); b++) {
         struct attention_sequence seq = {.q_first = p->total_q, .k_first = p->total_k};
         if (b < p->num_batches) seq = attention_sequence_at(p, b);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of what is added to the scores: bias and sinks.
+// The gradients of sinks and bias.
 //
-// An element of dbias sums over every dimension that bias repeats. A task owns a tile of dbias and goes
-// through all batches, heads and queries that add to it, in their order, computing their scores anew: memory of
-// one tile, no atomics, the same bits for any number of threads.
+// An element of dbias sums over every dimension that bias repeats. A task owns a tile of dbias. It goes through all batches, heads
+// and queries that add to the tile, in order, and computes their scores again. So memory is one tile, there are no atomics, and
+// any number of threads gives the same bits.
 #include "ops/attention/cpu/backward/attention_grad.h"
 
 #include <math.h>
@@ -64,7 +64,7 @@ struct bias_tile {
     float *sum;                         // [num_rows][stride]
 };
 
-// sum += ds of the tile at hand, its rows starting at query i.
+// sum += ds of the current tile, whose rows start at query i.
 static void add_tile(struct bias_tile *t, int64_t i) {
     const struct attention_tile *tile = &t->g.tile;
     bool has_rows = t->w->p->dbias.shape[2] > 1, has_cols = t->w->p->dbias.shape[3] > 1;
@@ -83,7 +83,7 @@ static void add_tile(struct bias_tile *t, int64_t i) {
     }
 }
 
-// All that one head of one batch adds to the tile from keys [key, key + BLOCK_N).
+// Adds everything that one head of one batch adds to the tile for keys [key, key + BLOCK_N).
 static void add_head(struct bias_tile *t, int64_t batch, int64_t head, int64_t key) {
     const struct attention_problem *p = t->w->p;
     struct attention_sequence seq = attention_sequence_at(p, batch);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows whose lse is too large for one f32 to hold its digits: their scores are summed once more, a block of keys after
-// the other, as in forward. Both sums are over the scores that the gradients are computed from, so weights sum to 1.
+// Rows with an lse too large for the digits of one f32: their scores are summed again, one block of keys at a time, as in forward.
+// The sums are over the same scores as the gradients, so a row's weights sum to 1.
 #include "ops/attention/attention_lse_params.h"
 #include "ops/attention/cpu/backward/attention_grad.h"
 #include "ops/attention/cpu/backward/attention_grad_mixed.h"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of the products are queries for scores and dq, dims for dk and dv: their transposes, dout^T p and
-// q^T ds, take weights as the right side, which wants pairs of rows, and those come out of the
-// exponentials for two permutations a vector. So no weight is transposed.
+// Rows of the products are queries for scores and dq, dims for dk and dv. The transposed products dout^T p and q^T ds take weights
+// as the right side, which needs pairs of rows. Two permutations a vector make such pairs right after the exponentials, so no
+// weight is transposed.
 //
-// Softmax_scale is split as in forward: its power of two goes into q and into the k of dq, where it is exact,
-// the rest into the exponent of the weights and into ds.
+// softmax_scale is split as in forward: its power of two goes into q and into the k of dq, where it is exact; the rest goes into
+// the exponent of the weights and into ds.
 #include "ops/attention/cpu/backward/attention_grad_mixed.h"
 
 #include <math.h>
@@ -23,7 +23,7 @@ static const uint16_t *key_at(const struct attention_tile *t, const struct atten
     return attention_at(view, t->batch, t->seq.k_first + key, t->kv_head);
 }
 
-// Keys [j, j + num_keys) of the block, at most a panel of them.
+// Packs keys [j, j + num_keys) of the block, at most one panel.
 static bool load_panel(struct attention_grad_mixed *g, int64_t j, int64_t num_keys) {
     struct attention_tile *t = &g->tile;
     const struct attention_problem *p = t->p;
@@ -66,7 +66,7 @@ void attention_grad_mixed_start(const struct attention_grad_mixed *g) {
 
 // ---- Queries ----------------------------------------------------------------------------------
 
-// [row][stride] to [dim][row].
+// Transposes [row][stride] to [dim][row].
 static void turn_rows(const struct attention_grad_mixed *g, const uint16_t *rows, int64_t stride,
                       int64_t depth, int64_t num_rows, uint16_t *cols) {
     for (int64_t c = 0; c < depth; c += GEMM_BF16_DEPTH)
@@ -87,7 +87,7 @@ static void load_rows(struct attention_grad_mixed *g, const struct attention_sta
                        g->q + r * g->q_stride);
         kernels->scale(attention_at(&p->dout, t->batch, row, head), p->head_dim_v, 1,
                        g->dout + r * g->dout_stride);
-        if (stats[r].lse == -INFINITY) // what it saw had no weight at all
+        if (stats[r].lse == -INFINITY) // no key that it saw had any weight
             t->row[r].visible.end = t->row[r].visible.begin;
     }
     g->stats = stats;
@@ -101,7 +101,7 @@ static void load_rows(struct attention_grad_mixed *g, const struct attention_sta
 
 // ---- Weights ----------------------------------------------------------------------------------
 
-// The long way, for any score and what is added to it: as in fp32. s and ds: of the n keys from `key` on.
+// The slow path for any score, with terms and dropout, in fp32. s and ds hold the n keys from `key` on.
 static void weigh_row(struct attention_grad_mixed *g, int64_t r, int64_t key, int64_t n, float *s,
                       float *ds) {
     struct attention_tile *t = &g->tile;
@@ -123,7 +123,7 @@ static void weigh_row(struct attention_grad_mixed *g, int64_t r, int64_t key, in
     kernels->drop(&dropout, key, n, s);
 }
 
-// Weights and gradients of the strip from `row` on, whose scores and dp are at hand for these columns.
+// Weights and gradients of the strip from `row` on. t->s and g->dp hold its scores and dp for the columns cols.
 static void weigh_strip(struct attention_grad_mixed *g, int64_t row, struct attention_range cols,
                         bool is_plain) {
     struct attention_tile *t = &g->tile;
@@ -150,7 +150,7 @@ static void weigh_strip(struct attention_grad_mixed *g, int64_t row, struct atte
         strip.reference[i] = -(g->stats[r].lse * log2e);
         strip.delta[i] = -(g->stats[r].delta * g->factor);
         int64_t at = i * t->s_stride + strip.seen[i].begin;
-        // Each row for itself: its bits do not follow the others'.
+        // Decided for each row alone: a row's bits do not depend on the other rows.
         if (is_plain && g->stats[r].lse_low == 0 && !attention_grad_is_coarse(p, g->stats[r].lse))
             continue;
         strip.done |= 1u << i;
@@ -161,7 +161,7 @@ static void weigh_strip(struct attention_grad_mixed *g, int64_t row, struct atte
 
 // ---- Products ---------------------------------------------------------------------------------
 
-// Panels that some row of the strip sees.
+// The panels that at least one row of the strip sees.
 static struct attention_range strip_cols(const struct attention_grad_mixed *g, int64_t row) {
     const struct attention_tile *t = &g->tile;
     struct attention_range cols = {INT64_MAX, 0};
@@ -174,7 +174,7 @@ static struct attention_range strip_cols(const struct attention_grad_mixed *g, i
     return cols.begin < cols.end ? cols : (struct attention_range){0, 0};
 }
 
-// c = a b of a strip of rows, columns [cols) of the block.
+// c = a b for a strip of rows and columns cols of the block.
 static void multiply_keys(const struct attention_grad_mixed *g, const uint16_t *a, int64_t stride,
                           int64_t depth, const uint16_t *panels, struct attention_range cols,
                           float *c) {
@@ -189,7 +189,7 @@ static void multiply_keys(const struct attention_grad_mixed *g, const uint16_t *
                                                   .c_stride = g->tile.s_stride});
 }
 
-// c[dim][key] += a[dim][row] weights[row][key] of rows [from, to), whole strips, and some panels.
+// c[dim][key] += a[dim][row] weights[row][key] for rows [from, to), whole strips, and the panels cols.
 static void add_keys(const struct attention_grad_mixed *g, const uint16_t *a, int64_t depth,
                      const uint16_t *weights, int64_t from, int64_t to, struct attention_range cols,
                      float *c) {
@@ -217,7 +217,8 @@ static bool is_equal(struct attention_range a, struct attention_range b) {
     return a.begin == b.begin && a.end == b.end;
 }
 
-// Strips next to each other that see the same panels go together; where they differ, panel by panel.
+// If all strips see the same panels, one product takes them all. Otherwise each panel is a product of the neighbouring strips that
+// see it.
 static void spread_keys(const struct attention_grad_mixed *g, int64_t num_strips) {
     bool is_uniform = true;
     for (int64_t i = 1; i < num_strips; i++) is_uniform &= is_equal(g->cols[i], g->cols[0]);
@@ -233,7 +234,7 @@ static void spread_keys(const struct attention_grad_mixed *g, int64_t num_strips
         }
 }
 
-// c = or += ds k of strips [from, to) and some panels.
+// c = ds k, or c += ds k, for strips [from, to) and the panels cols.
 static void add_queries(const struct attention_grad_mixed *g, int64_t from, int64_t to,
                         struct attention_range cols, float *c, int64_t stride,
                         bool is_accumulating) {
@@ -250,7 +251,7 @@ static void add_queries(const struct attention_grad_mixed *g, int64_t from, int6
                                     .is_accumulating = is_accumulating});
 }
 
-// Of the run that starts at key `first`. Strip by strip, where they go by way of part: the first-level cache keeps it.
+// The run that starts at key `first`. With `part` it goes strip by strip, so that part stays in the first-level cache.
 static void add_run(const struct attention_grad_mixed *g, int64_t from, int64_t to,
                     struct attention_range cols, int64_t first,
                     const struct attention_grad_mixed_dq *dq) {
@@ -264,7 +265,7 @@ static void add_run(const struct attention_grad_mixed *g, int64_t from, int64_t 
     }
 }
 
-// Strips next to each other that see the same panels go together.
+// Neighbouring strips that see the same panels share a product.
 static void spread_queries(const struct attention_grad_mixed *g, int64_t num_strips,
                            const struct attention_grad_mixed_dq *dq) {
     for (int64_t i = 0, next; i < num_strips; i = next) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward's tile (attention_grad.h) with its five products of bf16 operands, summed in fp32
-// (cpu/gemm_bf16.h). Weights and gradients of the scores are fp32's, then rounded.
+// Backward's tile (attention_grad.h) with its five products of bf16 operands, summed in fp32 (cpu/gemm_bf16.h). Weights and
+// gradients of the scores are computed in fp32, then rounded.
 #ifndef TSRI_ATTENTION_GRAD_MIXED_H
 #define TSRI_ATTENTION_GRAD_MIXED_H
 
@@ -14,8 +14,8 @@ struct attention_grad_mixed {
     const struct gemm_bf16_kernels *gemm;
     float power, factor; // softmax_scale is their product
     int64_t block_m, block_n;
-    int64_t depth, depth_v;                   // head_dim and head_dim_v in whole steps
-    float *dp;                                // beside tile.s
+    int64_t depth, depth_v;                   // head_dim, head_dim_v rounded up to steps
+    float *dp;                                // dout v^T, laid out as tile.s
     const struct attention_statistics *stats; // [row]
     float *dk, *dv;                           // [dim][key], of the block's keys
     int64_t key_stride;
@@ -38,34 +38,34 @@ void attention_grad_mixed_carve(struct attention_grad_mixed *g, const struct att
                                 tsr_isa isa, const struct gemm_bf16_kernels *gemm, float *memory,
                                 int64_t block_m, int64_t block_n);
 
-// Packs keys [first, first + num_keys) of a head. False: something in k is not finite, which these products would spread to
-// rows that do not see it.
+// Packs keys [first, first + num_keys) of a head. False: something in k is not finite, and these products would spread it to rows
+// that do not see it.
 bool attention_grad_mixed_load_keys(struct attention_grad_mixed *g, int64_t batch, int64_t kv_head,
                                     int64_t first, int64_t num_keys);
 
-// Empties dk and dv of the block's whole panels.
+// Clears dk and dv of the block's whole panels.
 void attention_grad_mixed_start(const struct attention_grad_mixed *g);
 
-// Where dq goes: a row for each of those that are added, and for what is missing to whole strips. Runs are of run_keys keys of
-// the sequence; each sum_keys, one run or several, have a sum of their own, `next` floats behind the one before. What a run
-// adds to a sum that others have begun is added up by itself first, in `part`, a strip that is zero where no product goes.
+// Where dq goes. It has a row for each row that is added, rounded up to whole strips. A run is run_keys keys of the sequence. Each
+// sum_keys keys, one run or several, have one sum; the next sum lies `next` floats behind. If other runs have begun a sum, a run
+// is added up in `part` first: one strip, zero where no product writes.
 struct attention_grad_mixed_dq {
-    float *sum; // that of the block's first key; NULL: none is wanted
+    float *sum; // the sum of the block's first key; NULL: dq is not wanted
     float *part;
     int64_t stride, run_keys, sum_keys, next;
 };
 
-// What rows [first, first + num_rows) of the group add to dk, dv and dq. open and close of gemm stand around it.
+// Adds rows [first, first + num_rows) of the group to dk, dv and dq. The caller calls gemm's open before and close after.
 void attention_grad_mixed_add(struct attention_grad_mixed *g, int64_t first, int64_t num_rows,
                               const struct attention_statistics *stats,
                               const struct attention_grad_mixed_dq *dq);
 
-// attention_grad_sum_block of the scores that these products give. open and close of gemm stand around it.
+// attention_grad_sum_block over the scores of these products. The caller calls gemm's open before and close after.
 void attention_grad_mixed_sum_block(struct attention_grad_mixed *g, int64_t first, int64_t num_rows,
                                     const struct attention_statistics *stats,
                                     struct attention_grad_sum *sums);
 
-// dk and dv in rows, of which whole blocks of 16 are written, 16 dims at a time.
+// Transposes dk and dv into rows. Writes whole blocks of 16 rows and 16 dims.
 void attention_grad_mixed_finish(const struct attention_grad_mixed *g, float *dk, int64_t dk_stride,
                                  float *dv, int64_t dv_stride);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a tile of backward with bf16 products keeps what.
+// The memory layout of a tile of backward with bf16 products.
 #include "ops/attention/cpu/backward/attention_grad_mixed.h"
 
 enum { STRIP = ATTENTION_STRIP, PANEL = GEMM_BF16_NR };
@@ -7,7 +7,7 @@ enum { STRIP = ATTENTION_STRIP, PANEL = GEMM_BF16_NR };
 static int64_t round_depth(int64_t n) { return (int64_t)tsri_round_up((size_t)n, GEMM_BF16_DEPTH); }
 static int64_t round_panels(int64_t n) { return (int64_t)tsri_round_up((size_t)n, PANEL); }
 
-// Rows a cache line off a power of two.
+// The stride of a row: one cache line more than whole steps, to avoid powers of two.
 static int64_t pair_stride(int64_t n) { return round_depth(n) + GEMM_BF16_DEPTH; }
 
 // Floats of `count` rows of bf16.

@@ -10,23 +10,23 @@ enum {
     BLOCK_N = 256,
     RUN_KEYS = 64,
     MIXED_BLOCK_M = 128,
-    MIXED_SHORT = 256, // keys of a sequence whose runs may be RUN_KEYS, not
+    MIXED_SHORT = 256, // longer sequences have runs of MIXED_RUN_KEYS
     MIXED_RUN_KEYS = 128,
-    ENOUGH_TASKS = 16, // heads, or runs of their keys, that are wanted
-    MANY_TASKS = 128,  // that are made where runs need not be short
+    ENOUGH_TASKS = 16, // wanted tasks: heads, or runs of their keys
+    MANY_TASKS = 128,  // wanted tasks, where runs need not be short
     EVEN_RUN_KEYS = 128,
-    MOST_SUM_FLOATS = 48 << 20, // of all runs' dq
+    MOST_SUM_FLOATS = 48 << 20, // dq of all runs, at most
     FEW_THREADS = 4,
     TASKS_OF_A_THREAD = 8,
-    SPAN_TASKS = 32, // that spans are made for,
-    SPAN_ROWS = 192, // at least
+    SPAN_TASKS = 32, // wanted tasks, where there are spans
+    SPAN_ROWS = 192, // rows of a span, at least
     MIXED_SPAN_ROWS = 1024,
 };
 
 static size_t bytes(int64_t floats) { return (size_t)floats * sizeof(float); }
 
-// Keys of a run where all heads are to have MANY_TASKS of them, or as many as may have a sum of dq each: steps of a block, or
-// whole blocks.
+// Keys of a run so that all heads together give MANY_TASKS tasks, or as many as their sums of dq allow. Rounded up to steps of a
+// block, or to whole blocks.
 static int64_t even_run_keys(const struct attention_problem *p, int64_t pairs, int64_t block_n,
                              bool is_mixed, int64_t run_floats) {
     int64_t wanted = tsri_ceil_div(MANY_TASKS, pairs);
@@ -36,17 +36,17 @@ static int64_t even_run_keys(const struct attention_problem *p, int64_t pairs, i
     return (int64_t)tsri_round_up((size_t)keys, (size_t)step);
 }
 
-// Threads differ in speed where they are many, and want more tasks than a few threads, which come out even with whole heads.
+// Whether a task takes a whole head. Many threads differ in speed and need more tasks. Few threads divide the heads evenly.
 static bool has_whole_heads(int64_t pairs, int num_threads) {
     return pairs >= 4 * num_threads || num_threads == 1 ||
            (num_threads <= FEW_THREADS && pairs % num_threads == 0);
 }
 
-// Spans are for many rows of few keys, which give few runs: of as many rows as are worth a dk and a dv of their own, which in
-// bf16 are turned once for each span.
+// Spans serve many rows with few keys, which give few runs. A span needs enough rows to be worth its own dk and dv; bf16
+// transposes these once per span.
 static int64_t least_span_rows(bool is_mixed) { return is_mixed ? MIXED_SPAN_ROWS : SPAN_ROWS; }
 
-// Fewer rows beside their keys have runs enough, and feel what spans add.
+// With fewer rows per key there are enough runs, and the additions of spans would cost too much.
 static bool may_have_spans(const struct attention_problem *p) {
     return attention_most_rows(p) >= 2 * p->seqlen_k;
 }
@@ -72,19 +72,19 @@ struct attention_backward_layout attention_backward_layout(const struct attentio
                                                            const struct tsri_plan *plan,
                                                            int num_threads, bool is_mixed) {
     struct attention_backward_layout l = {.rows = attention_most_rows(p), .num_runs = 1};
-    // Runs follow how many heads there are, but under TSR_BATCH_INVARIANT: whole heads, as of many.
+    // The number of runs depends on the number of heads. Under TSR_BATCH_INVARIANT it is that of many heads: whole heads.
     bool is_invariant = (plan->flags & TSR_BATCH_INVARIANT) != 0;
     int64_t pairs = is_invariant ? MANY_TASKS : tsri_max(attention_num_pairs(p), 1);
     int64_t wanted = tsri_ceil_div(ENOUGH_TASKS, pairs);
     int64_t block = plan->block_n, blocks = tsri_max(tsri_ceil_div(p->seqlen_k, block), 1);
-    // One block is one run where spans are enough: the last of several runs may be of few keys.
+    // If spans give enough tasks, a single block is one run: the last of several runs could have few keys.
     bool is_spanned = blocks == 1 && pairs < SPAN_TASKS && may_have_spans(p) &&
                       pairs * (l.rows / least_span_rows(is_mixed)) >= ENOUGH_TASKS;
     if (is_spanned) wanted = 1;
     l.dq_rows = (int64_t)tsri_round_up((size_t)l.rows, ATTENTION_STRIP);
     l.dq_stride = attention_row_stride(p->head_dim);
-    // Of a few long blocks shorter runs are made, of which a task may take several at once; in bf16 whole parts of a block, and
-    // not too many, for each of them prepares all rows again.
+    // If there are few long blocks, runs are shorter, and a task may take several at once. In bf16 they are whole parts of a block
+    // and not too many, as each run prepares all rows again.
     if (blocks < wanted) {
         int64_t unit = is_mixed && p->seqlen_k > MIXED_SHORT ? MIXED_RUN_KEYS : RUN_KEYS;
         while (is_mixed && unit * wanted < p->seqlen_k) unit *= 2;
@@ -104,12 +104,13 @@ struct attention_backward_layout attention_backward_layout(const struct attentio
     int64_t group_keys = l.group_runs * l.run_keys;
     l.has_unit = l.num_runs > l.group_runs && (is_mixed || l.run_keys > plan->block_n);
     int64_t tasks = (int64_t)num_threads * (p->mask == TSR_MASK_NONE ? 1 : 2);
-    bool is_short = is_mixed && is_one_block; // to take such runs one by one costs the most
+    bool is_short = is_mixed && is_one_block; // such runs cost most one by one
     if (num_threads > FEW_THREADS && !is_short) tasks = (int64_t)num_threads * TASKS_OF_A_THREAD;
     l.task_runs =
         has_whole_heads(pairs, num_threads) ? l.num_runs : tsri_max(pairs * l.num_runs / tasks, 1);
     l.task_runs = tsri_min(l.task_runs, l.num_runs);
-    // Groups of one block may come to a task at once; others have a sum each, and so have runs where tasks are less than that.
+    // A task may take groups of one block at once; each other group has its own sum. If tasks are smaller than a group, each run
+    // has its own.
     bool is_whole = l.task_runs == l.num_runs;
     if (l.has_unit && !is_whole) l.task_runs = tsri_min(l.task_runs, l.group_runs);
     l.sum_keys = is_whole || l.task_runs >= l.group_runs ? group_keys : l.run_keys;
@@ -148,7 +149,7 @@ static void plan_backward(const struct attention_problem *p, const struct tsri_l
     if (l.dq_floats == 0)
         plan->grain += l.dq_stride * (passes == ATTENTION_TWO_PASSES ? block_m : l.own_rows) *
                        (l.has_unit ? 2 : 1);
-    if (l.sum_keys > l.run_keys) // runs come to their sum by way of a block of rows
+    if (l.sum_keys > l.run_keys) // runs reach their sum through a block of rows
         plan->grain += l.dq_stride * block_m;
     if (p->dbias.data != NULL)
         plan->grain = tsri_max(plan->grain, attention_grad_bias_floats(p, nr));
@@ -167,7 +168,7 @@ void attention_plan_tuned_backward(const void *problem, const struct tsri_limits
                   plan);
 }
 
-// dk, dv and a panel of everything in the second-level cache.
+// The block is as long as dk, dv and a panel of each operand fit in the second-level cache.
 static void plan_mixed_backward(const struct attention_problem *p, const struct tsri_limits *limits,
                                 struct tsri_plan *plan) {
     int64_t rows =

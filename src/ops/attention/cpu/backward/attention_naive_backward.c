@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The baseline of backward: the weights of all scores and the gradients of all scores lie in memory, batch x
-// num_heads_q x seqlen_q x seqlen_k each, between three passes.
+// The baseline of backward: all weights and all gradients of the scores are kept in memory between three passes, batch x
+// num_heads_q x seqlen_q x seqlen_k each.
 #include "ops/attention/cpu/backward/attention_grad.h"
 
 #include <string.h>
@@ -24,7 +24,7 @@ static float *carve(const struct work *w, struct attention_grad *g, int thread) 
     return memory + attention_grad_floats(p, w->plan->block_m, most_keys, g->tile.gemm->nr);
 }
 
-// The tile's weights and gradients are those of the big matrices, from key on.
+// Points the tile's weights and gradients into the big matrices, from key on.
 static void point_into(const struct work *w, struct attention_grad *g, int64_t row, int64_t key) {
     g->tile.s = w->weights + row * w->p->seqlen_k + key;
     g->ds = w->grads + row * w->p->seqlen_k + key;
