@@ -19,9 +19,9 @@ struct attention_backward_work {
     bool has_unit;
     struct attention_statistics *stats; // [pair][row of the group]
     float *dq;                          // several sums: [pair][sum][row][dq_stride]
-    float *dk, *dv;              // of spans, if these are tasks: [pair][span][key][stride]
-    float *threads;              // plan->grain floats for each
-    unsigned char *is_nonfinite; // [pair][chunk of queries]: at most one per tile of rows
+    float *dk, *dv;                     // of spans, if these are tasks: [pair][span][key][stride]
+    float *threads;                     // plan->grain floats for each
+    unsigned char *is_nonfinite;        // [pair][chunk of queries]: at most one per tile of rows
     int64_t num_tiles, num_chunks;
     int64_t num_parts; // parts of the heads that share a chunk
 };

@@ -18,7 +18,7 @@ struct attention_grad {
     float *slope;               // [block_n]: derivative of the softcap, one row at a time
     const struct attention_statistics *stats; // [rows]
     float *k_panels, *v_panels;               // panels of keys: for q k^T and dout v^T
-    float *k_rows; // panels of dims, times softmax_scale: for ds k
+    float *k_rows;                            // panels of dims, times softmax_scale: for ds k
     struct attention_block block;
     bool is_before_cap; // ds is the gradient of the bias: without the softcap's slope
     bool is_exact;      // something is not finite: products must skip unseen keys

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode's own kernels, compiled once per instruction set: a few query rows against keys and values that
-// are read where they lie, once.
+// Decode's own kernels, compiled once per instruction set: a few query rows against keys and values, which are read once from the
+// cache.
 //
-// Keys come as addresses, one for each row of the cache, so that pages need no gathering; offset is where
-// in it the head starts, in bytes. Query and output rows are kept in "lane order": fp32, padded with zeros
-// to attention_lane_floats, and for 16-bit caches in each chunk of two vectors the even elements before the
-// odd ones, because a vector of pairs of bf16 falls into those two with one instruction each.
+// Keys are given as addresses of cache rows, so pages need no gathering; offset is where the head starts in a row, in bytes. Query
+// and output rows are in "lane order": fp32, padded with zeros to attention_lane_floats. For 16-bit caches each chunk of two
+// vectors has its even elements before its odd ones, because one instruction each splits a vector of pairs of bf16 into these two.
 #ifndef TSRI_ATTENTION_DECODE_KERNELS_H
 #define TSRI_ATTENTION_DECODE_KERNELS_H
 
@@ -21,16 +20,16 @@ struct attention_decode_kernels {
     // Rotates the first 2 half elements of a row by the angles of one position, in place.
     void (*rotate)(float *x, const float *cosine, const float *sine, int64_t half,
                    bool is_interleaved);
-    // Into lane order and back; to_lanes writes the padding.
+    // Converts into lane order and back; to_lanes writes the padding.
     void (*to_lanes)(tsr_dtype dtype, const float *x, int64_t dims, float *lanes);
     void (*from_lanes)(tsr_dtype dtype, const float *lanes, int64_t dims, float *x);
 
-    // s[row][j] = q[row] . key j, of num_keys keys. next: rows to fetch meanwhile, one for each key, that
-    // are read after all of these; NULL: none.
+    // s[row][j] = q[row] . key j, for num_keys keys. next: rows to prefetch meanwhile, one for each key, which are read after all
+    // of these; NULL: none.
     void (*scores)(tsr_dtype dtype, int64_t dims, int64_t num_rows, const float *q,
                    int64_t q_stride, const char *const *keys, const char *const *next,
                    int64_t offset, int64_t num_keys, float *s, int64_t s_stride);
-    // o[row] += sum of p[row][j] value j.
+    // o[row] += sum of p[row][j] value j over the keys.
     void (*values)(tsr_dtype dtype, int64_t dims, int64_t num_rows, const float *p,
                    int64_t p_stride, const char *const *values, const char *const *next,
                    int64_t offset, int64_t num_keys, float *o, int64_t o_stride);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The baseline: the keys and values of a sequence's head are gathered into fp32 copies, then each query goes
-// over them alone.
+// The baseline: the keys and values of a sequence's head are copied to fp32, then each query passes over them alone.
 #include <math.h>
 #include <string.h>
 
@@ -8,7 +7,7 @@
 #include "ops/attention/cpu/decode/attention_decode_steps.h"
 
 struct work {
-    struct attention_decode_work base; // first: the shared steps are given this
+    struct attention_decode_work base; // must be first: the shared steps use it
     float *threads;                    // plan->grain floats for each
 };
 

@@ -1,29 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans of decode's variants, pure, and the default variant's run: lengths become tasks, tasks are run,
-// partial results merged.
+// The plans of decode's variants, pure, and the run of the default variant: it makes tasks from lengths, runs them, and merges
+// their partial results.
 //
-// Where keys are split depends on the room in the cache and on nothing else, so a sequence's bits depend
-// neither on the number of threads nor on the other sequences. How many heads a task takes changes no bit,
-// and so may follow the number of threads.
+// Only the room in the cache decides where keys are split. So a sequence's bits depend neither on the number of threads nor on the
+// other sequences. The number of heads of a task changes no bit, so it may depend on the number of threads.
 #include <string.h>
 
 #include "ops/attention/cpu/attention_tile.h"
 #include "ops/attention/cpu/decode/attention_decode_split.h"
 
 enum {
-    LEAST_SPLIT = 256, // keys; fewer cost more in merging than they bring in balance
+    LEAST_SPLIT = 256, // keys; with fewer, merging costs more than balance gains
     MOST_SPLIT = 1024,
     TILE_BLOCK_M = 96,    // a multiple of the register tile's 6 and 4 rows
     TILE_BLOCK_N = 512,   // AVX-512
     NARROW_BLOCK_N = 256, // the others
     TASKS_PER_THREAD = 8,
-    TASKS_OF_FEW = 2,       // of two or three threads, where there are several splits
-    LEAST_WORK = 100 << 10, // of a task: less costs more to hand on than to do
-    // What a query costs, and a key of it, in multiplications of fp32 tiles: measured, most of it beside its products.
+    TASKS_OF_FEW = 2,       // for two or three threads, with several splits
+    LEAST_WORK = 100 << 10, // of a task; handing on less costs more than doing it
+    // The cost of a query and of one of its keys, in multiplications of fp32 tiles. Measured; most of it is not the products.
     WORK_OF_QUERY = 10 << 10,
     WORK_OF_KEY = 512,
     WORK_OF_DIM = 4,
-    // A row that is merged, and a part of it.
+    // The cost of a merged row, and of one of its parts.
     WORK_OF_MERGED = 1 << 10,
     WORK_OF_PART = 512,
 };
@@ -37,12 +36,12 @@ static int64_t split_keys(const struct attention_decode_problem *p) {
     return keys;
 }
 
-// Queries of all sequences.
+// The number of queries of all sequences.
 static int64_t most_rows(const struct attention_problem *a) {
     return a->is_packed ? a->total_q : a->num_batches * a->total_q;
 }
 
-// Partial results: rows of q that belong to sequences of few queries, at most.
+// The most rows of partial results: rows of q in sequences with few queries.
 static int64_t most_partial_rows(const struct attention_problem *a) {
     int64_t few = tsri_max(DECODE_FEW_ROWS / tsri_max(decode_group_of(a), 1), 1);
     return tsri_min(a->num_batches * tsri_min(few, a->seqlen_q), most_rows(a));
@@ -60,7 +59,7 @@ void attention_decode_plan_split(const void *problem, const struct tsri_limits *
     if (!attention_decode_is_few(a, a->seqlen_q))
         plan->grain = tsri_max(plan->grain, decode_tile_floats(p, plan, limits->isa));
     int64_t splits = tsri_ceil_div(p->most_keys, plan->block_k);
-    plan->num_tasks = a->num_batches * a->num_heads_kv * splits; // at most, of few queries
+    plan->num_tasks = a->num_batches * a->num_heads_kv * splits; // at most, for few queries
     int64_t partial = splits > 1 ? most_partial_rows(a) * a->num_heads_q * splits : 0;
     plan->workspace_bytes = line_bytes(a->num_batches * (int64_t)sizeof(struct decode_job)) +
                             line_bytes(partial * (int64_t)sizeof(struct attention_decode_state)) +
@@ -73,7 +72,7 @@ void attention_decode_plan_naive(const void *problem, const struct tsri_limits *
                                  struct tsri_plan *plan) {
     const struct attention_decode_problem *p = problem;
     const struct attention_problem *a = &p->a;
-    // Keys, values, scores; a query; an output and the two rows of its end.
+    // Keys, values, scores; a query; an output and the two scratch rows of attention_decode_finish.
     plan->grain = round_to_line(p->most_keys * (a->head_dim + a->head_dim_v + 1)) +
                   attention_lane_floats(a->head_dim) + 3 * attention_lane_floats(a->head_dim_v);
     plan->num_tasks = a->num_batches * a->num_heads_kv;
@@ -82,7 +81,7 @@ void attention_decode_plan_naive(const void *problem, const struct tsri_limits *
 
 // ---- Jobs -------------------------------------------------------------------------------------
 
-// One sequence; its tasks are numbered later.
+// Adds the job of one sequence; its tasks are numbered later.
 static void add_job(struct decode_work *w, const struct attention_decode_sequence *seq,
                     int64_t *next_row) {
     const struct attention_problem *a = &w->base.p->a;
@@ -94,7 +93,7 @@ static void add_job(struct decode_work *w, const struct attention_decode_sequenc
     job->first_split = job->seen.begin / keys;
     job->num_splits = tsri_max(tsri_ceil_div(job->seen.end, keys) - job->first_split, 1);
     if (job->is_tiled || job->num_splits == 1) return;
-    // Falling offsets may give a row to several sequences, and so more rows than there is room for.
+    // Offsets that fall may give a row to several sequences, and so more rows than the arrays hold.
     if (*next_row + seq->s.len_q > w->most_rows) {
         job->num_splits = 1;
         return;
@@ -108,7 +107,7 @@ static double work_of(const struct attention_problem *a, double queries, int64_t
     return queries * (WORK_OF_QUERY + (double)num_keys * of_key);
 }
 
-// Of a split of a head, at most.
+// The work of one split of a head, at most.
 static double head_work(const struct decode_work *w) {
     const struct attention_decode_problem *p = w->base.p;
     return work_of(&p->a, (double)(p->a.seqlen_q * decode_group_of(&p->a)),
@@ -121,7 +120,7 @@ int attention_decode_threads(const struct attention_decode_problem *p,
     return tsri_worth_threads(limits, work_of(&p->a, queries, p->most_keys));
 }
 
-// Of all rows: each is merged from so many parts.
+// Threads for merging all rows, each from most_splits parts.
 static int merge_threads(const struct decode_work *w, const struct tsri_limits *limits) {
     const struct attention_problem *a = &w->base.p->a;
     double of_part = WORK_OF_PART + WORK_OF_DIM * (double)a->head_dim_v;
@@ -141,7 +140,7 @@ static void make_jobs(struct decode_work *w, int num_threads) {
             add_job(w, &seq, &next_row);
             if (!tiled) splits += w->jobs[w->num_jobs - 1].num_splits;
         }
-    // Heads side by side in a row are read together, unless that leaves threads idle.
+    // Heads that are adjacent in a cache row are read together, unless that leaves threads idle.
     bool is_adjacent = k->head <= k->seq, has_few = num_threads <= ATTENTION_FEW_THREADS;
     int64_t of_thread = has_few && splits > 1 ? TASKS_OF_FEW : TASKS_PER_THREAD;
     w->heads_per_task = is_adjacent ? heads : 1;
@@ -163,7 +162,7 @@ static void make_jobs(struct decode_work *w, int num_threads) {
 
 static void attend_task(void *arg, int64_t index, int thread) {
     const struct decode_work *w = arg;
-    int64_t low = 0, high = w->num_jobs; // the last job that starts at or before index
+    int64_t low = 0, high = w->num_jobs; // finds the last job that starts at or before index
     while (high - low > 1) {
         int64_t middle = (low + high) / 2;
         if (w->jobs[middle].first_task <= index)
@@ -176,7 +175,7 @@ static void attend_task(void *arg, int64_t index, int thread) {
         w, job, index - job->first_task, w->threads + thread * w->base.plan->grain);
 }
 
-// All rows of one key head of one sequence.
+// Merges all rows of one key head of one sequence.
 static void merge_task(void *arg, int64_t index, int thread) {
     const struct decode_work *w = arg;
     const struct attention_problem *a = &w->base.p->a;

@@ -47,7 +47,7 @@ static bool is_paired(tsr_dtype dtype) {
 #endif
 }
 
-// The same chunk of the row that is read after all of these.
+// Prefetches the same chunk of the row that is read after all of these.
 SIMD_INLINE void fetch_chunk(tsr_dtype dtype, const char *row, int64_t i) {
     const char *chunk = row + i * (dtype == TSR_F32 ? 4 : 2);
     __builtin_prefetch(chunk, 0, 1);
@@ -99,7 +99,7 @@ static void from_lanes(tsr_dtype dtype, const float *lanes, int64_t dims, float 
 
 // ---- Scores -----------------------------------------------------------------------------------
 
-// A tile of ROWS x KEYS scores, VL of them (all keys of one row, on one lane): one vector of sums.
+// A tile of ROWS x KEYS scores, VL in all (for one row, all on its lanes): one vector of sums.
 SIMD_INLINE void score_chunk(int rows, int keys, const vf *a, const vf *b, const float *q,
                              int64_t q_stride, vf *sum) {
 #pragma GCC unroll 8
@@ -121,7 +121,7 @@ SIMD_INLINE void score_tile(tsr_dtype dtype, int rows, int keys, int64_t dims, c
     for (int i = 0; i < rows * keys; i++) sum[i] = vf_set1(0.0f);
     int64_t i = 0;
     for (; i + CHUNK <= dims; i += CHUNK) {
-        if (rows == 1) { // no need to hold them: as operands of the products
+        if (rows == 1) { // keys are operands of the products, not held
 #pragma GCC unroll 16
             for (int j = 0; j < keys; j++) {
                 if (next != NULL) fetch_chunk(dtype, next[j] + offset, i);
@@ -145,7 +145,7 @@ SIMD_INLINE void score_tile(tsr_dtype dtype, int rows, int keys, int64_t dims, c
     vf_store(sums, vf_sums(sum));
 }
 
-// All keys for `rows` rows, KEYS of them at a time; the last tile repeats its last key.
+// All keys for `rows` rows, VL / rows keys at a time. The last tile repeats its last key.
 SIMD_INLINE void score_rows(tsr_dtype dtype, int rows, int64_t dims, const float *q,
                             int64_t q_stride, const char *const *keys, const char *const *next,
                             int64_t offset, int64_t num_keys, float *s, int64_t s_stride) {
@@ -199,7 +199,7 @@ static void scores(tsr_dtype dtype, int64_t dims, int64_t num_rows, const float 
 
 // ---- Values -----------------------------------------------------------------------------------
 
-// `chunks` chunks of `rows` rows from element i on; the last one has n elements, the others are whole.
+// `chunks` chunks of `rows` rows from element i on. The last chunk has n elements; the others are whole.
 SIMD_INLINE void value_tile(tsr_dtype dtype, int rows, int chunks, int64_t i, int64_t n,
                             const float *p, int64_t p_stride, const char *const *values,
                             const char *const *next, int64_t offset, int64_t num_keys, float *o,
@@ -235,7 +235,7 @@ SIMD_INLINE void value_tile(tsr_dtype dtype, int rows, int chunks, int64_t i, in
             vf_store(o + r * o_stride + i + c * VL, sum[r * 2 * chunks + c]);
 }
 
-// Sums of 16 vectors on 32 registers, of 8 on 16.
+// Holds 16 vectors of sums with 32 registers, 8 with 16.
 SIMD_INLINE void value_rows(tsr_dtype dtype, int rows, int64_t dims, const float *p,
                             int64_t p_stride, const char *const *values, const char *const *next,
                             int64_t offset, int64_t num_keys, float *o, int64_t o_stride) {

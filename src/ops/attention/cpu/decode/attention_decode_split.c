@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Few queries against a split of the keys: all rows of a group go through one pass over the cache, whose rows
-// are read where they lie, once, and nearly in the order of memory where heads lie side by side.
+// Few queries against a split of the keys. All rows of a group share one pass over the cache. Each cache row is read once and
+// without copies, nearly in the order of memory if heads are adjacent.
 #include "ops/attention/cpu/decode/attention_decode_split.h"
 
 #include <math.h>
@@ -41,7 +41,7 @@ static void open_split(struct split *t, float *memory) {
     t->q = memory;
     t->o = t->q + num_rows * q_floats(a);
     t->s = t->o + num_rows * o_floats(a);
-    t->scratch = t->s + num_rows * S_STRIDE; // two outputs, or a query
+    t->scratch = t->s + num_rows * S_STRIDE; // two outputs, or one query
     t->max = t->scratch + 2 * o_floats(a) + tsri_round_up((size_t)a->head_dim, 16);
     t->sum = t->max + num_rows;
     memset(t->o, 0, (size_t)(num_rows * o_floats(a)) * sizeof(float));
@@ -77,7 +77,7 @@ static void scores_of_block(const struct split *t, const char *const *keys, int6
                                S_STRIDE);
 }
 
-// Rows [from, to) of a block that they all see. False: not these at once.
+// Weighs rows [from, to) of a block that they all see. False: nothing done, these rows must go one by one.
 static bool weigh_together(const struct split *t, int64_t n, int64_t from, int64_t to) {
     const struct attention_kernels *kernels = t->w->base.rows;
     const struct attention_problem *a = &t->w->base.p->a;
@@ -107,7 +107,7 @@ static void weigh_row(const struct split *t, int64_t first, int64_t n, int64_t r
     if (before != 1) w->rows->scale(t->o + r * floats, floats, before);
 }
 
-// True: every query sees all of the block.
+// Returns whether every query sees all of the block.
 static bool weights_of_block(const struct split *t, int64_t first, int64_t n) {
     int64_t num_rows = t->num_heads * t->rows, set = t->w->base.rows->set;
     bool is_whole = true;
@@ -124,7 +124,7 @@ static bool weights_of_block(const struct split *t, int64_t first, int64_t n) {
     return is_whole;
 }
 
-// Rows [r, r + num_rows) and keys [begin, end) of the block, of one head.
+// Adds the values of keys [begin, end) of the block to rows [r, r + num_rows) of one head.
 static void add_values(const struct split *t, const char *const *next, int64_t h, int64_t r,
                        int64_t num_rows, int64_t begin, int64_t end) {
     const struct attention_decode_work *w = &t->w->base;
@@ -145,7 +145,7 @@ static void values_of_block(const struct split *t, const char *const *next, int6
                 add_values(t, next, h, 0, t->rows, j, end);
                 continue;
             }
-            // A query must not meet the values that it does not see: 0 times NaN.
+            // As 0 times NaN is NaN, a query must not touch values that it does not see.
             for (int64_t i = 0; i < t->rows / t->group; i++) {
                 struct attention_range part = part_of(t, i, first, n);
                 add_values(t, NULL, h, i * t->group, t->group, tsri_max(part.begin, j),
@@ -173,8 +173,8 @@ static void close_split(const struct split *t, int64_t split) {
     }
 }
 
-// Rows in the order in which they are fetched. A core prefetches along one stream in each page of memory, and the more
-// pages the more lines are on their way: rows that share a page come late after each other.
+// Puts rows into the order in which they are fetched. A core prefetches one stream in each page of memory, so more pages mean more
+// lines in flight. Rows of the same page are therefore far apart in the order.
 static void fetch_order(const struct attention_view *cache, const char *const *rows, int64_t n,
                         const char **order) {
     enum { PAGE = 4096 };
@@ -184,7 +184,7 @@ static void fetch_order(const struct attention_view *cache, const char *const *r
         for (int64_t j = i; j < n; j += of_page) order[next++] = rows[j];
 }
 
-// All of them at once, for what has no products before it to be fetched beside.
+// Prefetches all rows at once, as there are no earlier products during which to fetch them.
 static void fetch_rows(const struct split *t, const struct attention_view *cache, int64_t dims,
                        const char *const *rows, int64_t n) {
     int64_t bytes = dims * tsri_dtype_bytes(cache->dtype);
@@ -200,7 +200,7 @@ void decode_split_task(const struct decode_work *w, const struct decode_job *job
     const struct attention_decode_problem *p = w->base.p;
     int64_t pieces = tsri_ceil_div(p->a.num_heads_kv, w->heads_per_task);
     int64_t split = index / pieces, keys = w->base.plan->block_k;
-    struct split t; // its arrays as they are: to clear them costs as much as some keys
+    struct split t; // its arrays are not cleared: that costs as much as some keys
     t.w = w;
     t.job = job;
     t.seq = attention_decode_sequence_at(p, job->batch);
@@ -222,7 +222,7 @@ void decode_split_task(const struct decode_work *w, const struct decode_job *job
         fetch_rows(&t, &p->k_cache, p->a.head_dim, t.next, n);
     }
     for (int64_t first = begin, side = 0; first < end; side = 1 - side) {
-        // The values of this block are fetched beside its scores, the keys of the next beside its values.
+        // This block's values are fetched during its scores, the next block's keys during its values.
         int64_t next_n = tsri_min(DECODE_BLOCK, end - first - n);
         attention_decode_rows(p, &p->v_cache, job->batch, first, n, t.v);
         if (next_n > 0)

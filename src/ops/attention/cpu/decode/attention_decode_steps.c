@@ -47,7 +47,7 @@ struct attention_problem attention_decode_part(const struct attention_decode_pro
 
 // ---- Append -----------------------------------------------------------------------------------
 
-// Row t of k_new or v_new to its place, as it is but for the rotation of keys.
+// Writes row t of k_new or v_new to its place in the cache, unchanged except that keys are rotated.
 static void append_row(const struct attention_decode_work *w,
                        const struct attention_decode_sequence *seq, int64_t t, bool is_key) {
     const struct attention_decode_problem *p = w->p;
@@ -77,7 +77,7 @@ static void append_task(void *arg, int64_t index, int thread) {
     int64_t first = index % pieces * APPEND_ROWS;
     (void)thread;
     struct attention_decode_sequence seq = attention_decode_sequence_at(p, batch);
-    // What does not fit is dropped, and what has no page of its own.
+    // Drops rows that do not fit, and rows without a valid page.
     int64_t last =
         tsri_min(first + APPEND_ROWS, tsri_min(seq.num_new, p->capacity - seq.cache_len));
     for (int64_t t = first; t < last; t++) {
@@ -126,7 +126,7 @@ float attention_decode_weigh(const struct attention_decode_work *w,
                              float *s, float *max, float *sum) {
     if (terms != NULL) w->rows->modify(terms, first, n, s, NULL);
     float top = fmaxf(*max, w->rows->max(s, n));
-    if (top == -INFINITY) { // nothing but -inf so far, or NaN, which a maximum passes over
+    if (top == -INFINITY) { // only -inf so far, or NaN, which a maximum ignores
         if (attention_has_nan(s, n)) *sum = NAN;
         memset(s, 0, (size_t)n * sizeof *s);
         return 1;
@@ -153,15 +153,15 @@ void attention_decode_finish(const struct attention_decode_work *w,
         max = fmaxf(max, parts[s].max);
         is_blind &= parts[s].max == -INFINITY && parts[s].sum == 0;
     }
-    if (!(sink == -INFINITY)) sum = expf(sink - max);               // NaN, where the sink is
-    if (num_parts == 1 && parts[0].max == max && max > -INFINITY) { // as it is
+    if (!(sink == -INFINITY)) sum = expf(sink - max);               // NaN, if the sink is
+    if (num_parts == 1 && parts[0].max == max && max > -INFINITY) { // needs no scaling
         sum += parts[0].sum;
         o = parts[0].o;
     } else {
         memset(scratch, 0, (size_t)floats * sizeof *scratch);
         for (int64_t s = 0; s < num_parts; s++) {
             float weight = parts[s].max == -INFINITY ? 0.0f : expf(parts[s].max - max);
-            // A sum of NaN is one, whatever its weight, and so are values.
+            // A part's sum of NaN stays NaN with any weight, and so do its values.
             sum += weight * parts[s].sum;
             w->kernels->add_scaled(TSR_F32, parts[s].o, floats, weight, scratch);
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many queries: flash2's tiles, with keys and values packed block by block from wherever their pages lie.
+// Many queries: flash2's tiles. Keys and values are packed block by block from their pages.
 #include <string.h>
 
 #include "ops/attention/cpu/attention_tile.h"
@@ -20,14 +20,14 @@ int64_t decode_tile_floats(const struct attention_decode_problem *p, const struc
                                   16);
 }
 
-// How many of the rows lie `step` bytes apart from the first on.
+// How many rows from the first on lie `step` bytes apart.
 static int64_t run_of(const char *const *rows, int64_t num_rows, int64_t step) {
     int64_t n = 1;
     while (n < num_rows && rows[n] - rows[n - 1] == step) n++;
     return n;
 }
 
-// Keys in panels of nr, [dim][nr]; a panel whose keys lie on several pages is gathered first.
+// Packs keys in panels of nr, [dim][nr]. A panel with keys on several pages is gathered first.
 static void pack_keys(const struct decode_work *w, const struct attention_tile *t,
                       const char *const *rows, int64_t num_keys, char *gathered, float *panels) {
     const struct attention_view *k = &w->base.p->k_cache;
@@ -46,7 +46,7 @@ static void pack_keys(const struct decode_work *w, const struct attention_tile *
     }
 }
 
-// Values in panels of nr dims, [key][nr], run by run. True: something is not finite.
+// Packs values in panels of nr dims, [key][nr], run by run. True: something is not finite.
 static bool pack_values(const struct decode_work *w, const struct attention_tile *t,
                         const char *const *rows, int64_t num_keys, float *panels,
                         int64_t panel_stride) {
@@ -95,7 +95,7 @@ void decode_tile_task(const struct decode_work *w, const struct decode_job *job,
     struct attention_problem part = attention_decode_part(p, &seq);
     int64_t group_rows = attention_group_rows(&part, &seq.s);
     int64_t tiles = tsri_ceil_div(group_rows, plan->block_m);
-    // Under a causal mask the last tiles are the heaviest: they go first.
+    // Under a causal mask the last tiles are the heaviest, so they come first.
     int64_t head = index / tiles, first = (tiles - 1 - index % tiles) * plan->block_m;
     struct attention_tile t;
     attention_tile_carve(&t, &part, w->base.isa, memory, plan->block_m, plan->block_n);

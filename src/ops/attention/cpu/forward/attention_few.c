@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward of few queries by decode's splits of the keys (attention_decode_split.c): keys and values are read where they lie,
-// once, and by all threads, however few the heads. The cache is k and v themselves, a page for each sequence.
+// Forward of few queries with decode's splits of the keys (attention_decode_split.c): all threads read keys and values once and
+// without packing, even if there are few heads. k and v serve as the cache, with one page per sequence.
 #include "ops/attention/attention_decode_problem.h"
 #include "ops/attention/cpu/attention_seen.h"
 
-// length: of every sequence, where none is given.
+// length: of every sequence, if no lengths are given.
 static struct attention_decode_problem as_decode(const struct attention_problem *whole,
                                                  uint32_t flags, int32_t *length) {
     struct attention_problem part;

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where attention forward of few queries goes by decode's splits (attention_few.c) and not by tiles: few rows meet each key in so
-// few products that to pack it is most of the work. Heads that lie side by side are read together. Tables of what was measured, one
-// thread beside all of two and of 16 (docs/kernels/attention_cpu.md). Pure.
+// Which forward calls of few queries use decode's splits (attention_few.c) instead of tiles: with few rows a key takes part in so
+// few products that packing it is most of the work. Adjacent heads are read together. The tables hold measurements of one thread
+// next to all of two and of 16 threads (docs/kernels/attention_cpu.md). Pure.
 #include "ops/attention/attention_problem.h"
 
 enum { HEAD_BANDS = 3, DIM_BANDS = 3, KEY_BANDS = 8 };
-// The most rows, by heads, dims (of a key and a value) and keys from which on.
+// The most rows, by lower bounds of heads, dims (of a key plus a value) and keys.
 typedef int8_t most_rows[HEAD_BANDS][DIM_BANDS][KEY_BANDS];
 
 enum {
     SIDE_BY_SIDE = 4,
-    // Of fewer dims so few rows, of SIDE_BY_SIDE heads, or of two and so many keys.
+    // With fewer dims: at most THIN_ROWS rows, and SIDE_BY_SIDE heads, or two heads and THIN_KEYS keys.
     LEAST_DIMS = 48,
     THIN_ROWS = 2,
     THIN_KEYS = 128,
-    // Registers of 8 floats: for each of so many dims a row; wide keys and values, and how many keys.
+    // Registers of 8 floats: one row for each NARROW_DIMS dims; wide keys and values need fewer keys.
     NARROW_DIMS = 32,
     NARROW_MOST_ROWS = 16,
-    NARROW_LEAST_ROWS = 2, // of any dims, but for short ones of a few heads
+    NARROW_LEAST_ROWS = 2, // for any dims, except few heads with short rows and few keys
     NARROW_LEAST_DIMS = 80,
     NARROW_FOUR_ROWS = 4,
     NARROW_WIDE_DIMS = 256,
@@ -29,7 +29,7 @@ static const int64_t heads_from[HEAD_BANDS] = {0, 2, SIDE_BY_SIDE};
 static const int64_t dims_from[DIM_BANDS] = {0, 96, 192};
 static const int64_t keys_from[KEY_BANDS] = {0, 12, 24, 48, 96, 256, 768, 2000};
 
-// Beside tiles of fp32.
+// Compared with fp32 tiles.
 static const most_rows of_intel = {
     {{0, 0, 0, 0, 0, 0, 1, 1}, {0, 0, 1, 1, 1, 4, 4, 4}, {2, 3, 4, 6, 6, 4, 4, 12}},
     {{1, 1, 1, 1, 2, 2, 2, 2}, {4, 3, 4, 2, 2, 4, 4, 8}, {8, 4, 4, 6, 6, 8, 8, 12}},
@@ -40,7 +40,7 @@ static const most_rows of_amd = {
     {{1, 1, 1, 1, 2, 1, 1, 3}, {2, 3, 3, 3, 4, 4, 6, 6}, {4, 4, 6, 8, 12, 8, 8, 16}},
     {{2, 2, 3, 3, 4, 4, 4, 4}, {4, 4, 4, 8, 8, 8, 8, 16}, {8, 8, 12, 12, 16, 16, 16, 16}},
 };
-// Beside AMX, and beside fast vdpbf16ps.
+// Compared with AMX, and with fast vdpbf16ps.
 static const most_rows of_intel_bf16 = {
     {{0, 0, 0, 0, 0, 0, 0, 0}, {0, 1, 2, 2, 1, 1, 1, 2}, {2, 3, 4, 3, 2, 2, 2, 3}},
     {{2, 2, 2, 2, 1, 0, 0, 0}, {4, 4, 4, 2, 2, 1, 2, 2}, {8, 4, 3, 2, 2, 2, 2, 4}},
@@ -80,7 +80,7 @@ static bool is_few_narrow(const struct attention_problem *p, int64_t rows) {
 
 bool attention_prefers_few(const struct attention_problem *p, const struct tsri_limits *limits) {
     int64_t rows = attention_most_rows(p);
-    // Its sums are those of one row among few: under the flag a row is served as one of many.
+    // Few rows are summed in another order. Under the flag a row is served as one of many.
     if (!attention_has_few(p, limits) || (limits->flags & TSR_BATCH_INVARIANT) != 0) return false;
     return limits->isa == TSR_ISA_AVX512 ? is_few_wide(p, rows, limits) : is_few_narrow(p, rows);
 }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two published orders of the loops, in linear memory and as plainly as they go.
+// The two published loop orders, in linear memory and as plain as possible.
 //
-// flash1 (Dao et al., arXiv:2205.14135): keys outside, queries inside. Every query's output so far is kept
-// in memory, divided by its denominator at each step and multiplied back at the next.
-// flash2 (Dao, arXiv:2307.08691): queries outside, keys inside. The output stays with its tile and is
-// divided once, at the end.
+// flash1 (Dao et al., arXiv:2205.14135): keys outside, queries inside. Every query's output so far is in memory, divided by its
+// denominator at each step and multiplied back at the next.
+// flash2 (Dao, arXiv:2307.08691): queries outside, keys inside. The output stays with its tile and is divided once, at the end.
 #include "ops/attention/cpu/attention_tile.h"
 
 struct work {
@@ -19,7 +18,7 @@ static struct work work_of(tsr_context *ctx, const struct attention_problem *p,
     return (struct work){p, plan, tsr_context_isa(ctx), workspace};
 }
 
-// One block of keys and values, of this tile's head alone, which the caller packs to k and v.
+// One block of keys and values for this tile's head; the caller packs them to k and v.
 static struct attention_block block_at(const struct attention_tile *t, float *k, float *v,
                                        int64_t first, int64_t most_keys) {
     int64_t num_keys = tsri_min(most_keys, t->seq.len_k - first);
@@ -37,7 +36,7 @@ static void load_values(const struct attention_tile *t, struct attention_block *
 
 // ---- flash2 -----------------------------------------------------------------------------------
 
-// A block's values take the place of its keys, once these have their scores: both together are as large as the first-level cache.
+// A block's values replace its keys after the scores: both together would be as large as the first-level cache.
 static void flash2_task(void *arg, int64_t index, int thread) {
     const struct work *w = arg;
     const struct attention_problem *p = w->p;

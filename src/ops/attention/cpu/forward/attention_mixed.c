@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax_scale is split: its power of two goes into q, where it is exact, the rest, of [1, 2), into
-// the exponent of the weights. So nothing is rounded twice, and q k overflows no earlier than the scores.
+// softmax_scale is split: its power of two goes into q, where it is exact; the rest, in [1, 2), goes into the exponent of the
+// weights. So nothing is rounded twice, and q k overflows no earlier than the scores.
 //
-// Weights are 2^(s log2(e) - m log2(e)) in one FMA. The rounding of m log2(e) is the same for all keys of a
-// row: it is a factor of numerator and denominator. What is far from 0, or is dropped, goes the long way.
+// Weights are 2^(s log2(e) - m log2(e)) in one FMA. The rounding error of m log2(e) is the same for all keys of a row, so it is a
+// factor of both numerator and denominator. Rows with scores far from 0, or with dropout, take a slower path.
 #include "ops/attention/cpu/forward/attention_mixed.h"
 
 #include <math.h>
@@ -21,7 +21,7 @@ static const uint16_t *const_pairs(const float *x) { return (const uint16_t *)(c
 float attention_split_scale(const struct attention_problem *p, float *power) {
     int exponent;
     (void)frexp(p->softmax_scale, &exponent);
-    exponent--; // frexp's factor is of [1/2, 1)
+    exponent--; // frexp's factor is in [1/2, 1)
     exponent = exponent < LEAST_EXPONENT  ? LEAST_EXPONENT
                : exponent > MOST_EXPONENT ? MOST_EXPONENT
                                           : exponent;
@@ -47,7 +47,7 @@ static const uint16_t *row_at(const struct attention_tile *t, const struct atten
     return attention_at(view, t->batch, t->seq.k_first + key, t->kv_head);
 }
 
-// Rows of one head lie a stride apart: a whole panel is asked for before it is packed.
+// Rows of one head have a large stride, so a whole panel is prefetched before it is packed.
 static void ask_rows(const struct attention_tile *t, const struct attention_view *view,
                      int64_t first, int64_t num_rows, int64_t dims) {
     for (int64_t j = first; j < first + num_rows; j++)
@@ -59,7 +59,7 @@ static void pack_k(const struct attention_tile *t, int64_t first, int64_t num_ke
     ask_rows(t, &t->p->k, first, num_keys, dims);
     ask_rows(t, &t->p->v, first, num_keys, t->p->head_dim_v); // packed next
     for (int64_t j = 0; j < num_keys; j += GEMM_BF16_NR) {
-        int64_t keys = tsri_min(GEMM_BF16_NR, num_keys - j); // scores are of whole steps of depth
+        int64_t keys = tsri_min(GEMM_BF16_NR, num_keys - j); // scores need whole depth steps
         t->gemm_bf16->pack_cols(row_at(t, &t->p->k, first + j), t->p->k.seq, dims, keys,
                                 round_depth(keys), pairs(k) + j * row);
     }
@@ -78,7 +78,7 @@ static bool pack_v(const struct attention_tile *t, int64_t first, int64_t num_ke
     return has_nonfinite;
 }
 
-// Times a power of two, with zeros up to a whole step of depth.
+// q times a power of two, with zeros up to a whole step of depth.
 static void load_q(struct attention_tile *t) {
     const struct attention_problem *p = t->p;
     const struct attention_bf16_kernels *kernels = attention_bf16_kernels();
@@ -94,8 +94,8 @@ static void load_q(struct attention_tile *t) {
 
 // ---- Runs of rows -----------------------------------------------------------------------------
 
-// Some rows of a tile against a block. Scores lie at t->s, and the weights after them, column j the block's key
-// base + j; columns [first, end), multiples of 32, are those that count.
+// Some rows of a tile against a block. Scores are at t->s, later the weights. Column j is the block's key base + j; only columns
+// [first, end), multiples of 32, are used.
 struct item {
     struct attention_block b;
     int64_t row, num_rows, base, first, end;
@@ -116,7 +116,7 @@ static bool open_item(const struct attention_tile *t, struct item *item) {
     return begin < end;
 }
 
-// Columns of the item that row r sees.
+// The columns of the item that row r sees.
 static struct attention_range columns_of(const struct attention_tile *t, const struct item *item,
                                          int64_t r) {
     struct attention_range part = attention_row_part(&t->row[r], &item->b);
@@ -144,7 +144,7 @@ static void scores(const struct attention_tile *t, const struct item *item) {
 
 // ---- Softmax ----------------------------------------------------------------------------------
 
-// The long way, with dropout and for any score: as in fp32, and rounded at the end.
+// The slow path, with dropout and for any score: in fp32, rounded at the end.
 static void softmax_row(struct attention_tile *t, const struct item *item, int64_t r,
                         float factor) {
     const struct attention_kernels *kernels = t->kernels;
@@ -155,7 +155,7 @@ static void softmax_row(struct attention_tile *t, const struct item *item, int64
     t->alpha[r] = 1;
     if (factor != 1) kernels->scale(s, n, factor);
     float max = n > 0 ? fmaxf(t->max[r], kernels->max(s, n)) : -INFINITY;
-    if (max == -INFINITY) { // nothing but -inf so far, or NaN, which a maximum passes over
+    if (max == -INFINITY) { // only -inf so far, or NaN, which a maximum ignores
         if (attention_has_nan(s, n)) t->sum[r] = NAN;
         n = 0;
     } else {
@@ -173,7 +173,7 @@ static void softmax_row(struct attention_tile *t, const struct item *item, int64
     memset(weights + seen.begin + n, 0, (size_t)(item->end - seen.begin - n) * sizeof *weights);
 }
 
-// Scores as they are in the end, times factor where there are no terms, and -inf where the row does not look.
+// Applies a row's terms, if any, after the scale `factor`. Sets the columns that the row does not see to -inf.
 static void modify_row(const struct attention_tile *t, const struct item *item, int64_t r,
                        float factor, bool has_terms) {
     struct attention_range seen = columns_of(t, item, r);
@@ -193,7 +193,7 @@ static void softmax(struct attention_tile *t, const struct item *item) {
     enum { SET = 16 };
     const struct attention_problem *p = t->p;
     float power, factor = attention_split_scale(p, &power);
-    // The largest score is the largest product where the factor is positive.
+    // If the factor is positive, the largest product is also the largest score.
     bool has_terms =
         p->softcap != 0 || p->bias.data != NULL || p->slopes.data != NULL || factor < 0;
     int64_t end = item->row + item->num_rows;
@@ -214,7 +214,7 @@ static void softmax(struct attention_tile *t, const struct item *item) {
 
 // ---- Values -----------------------------------------------------------------------------------
 
-// 0 times NaN: no row may touch a key that it does not see, which takes single keys. In fp32.
+// In fp32, key by key: 0 times NaN is NaN, so no row may touch a key that it does not see.
 static void exact_values(const struct attention_tile *t, const struct item *item) {
     enum { STEP = 16 };
     int64_t dims = t->p->head_dim_v, last = tsri_min(item->end, item->b.num_keys - item->base);
@@ -234,7 +234,7 @@ static void exact_values(const struct attention_tile *t, const struct item *item
     }
 }
 
-// Of the chunks of this item alone: which rows share a tile follows from the number of threads.
+// Checks only the chunks of this item: which rows share a tile depends on the number of threads.
 static bool has_nonfinite(const struct item *item) {
     int64_t last = tsri_min(item->end, item->b.num_keys - item->base);
     for (int64_t j = item->first; j < last; j = (j / ATTENTION_CHUNK + 1) * ATTENTION_CHUNK)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The baseline that attention is measured against: three passes over a matrix of all scores, batch x
-// num_heads_q x seqlen_q x seqlen_k, in memory. Scores; softmax; product with the values.
+// The baseline that attention is measured against: a matrix of all scores in memory, batch x num_heads_q x seqlen_q x seqlen_k,
+// and three passes over it: scores; softmax; product with the values.
 #include "ops/attention/cpu/attention_tile.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ struct work {
     int64_t rows, num_tiles; // of a group
 };
 
-// The tile's rows, with its scores, maxima and denominators in the big arrays.
+// Points the tile's scores, maxima and denominators into the big arrays.
 static bool open_tile(const struct work *w, struct attention_tile *t, int64_t index, int thread,
                       float **panels) {
     const struct attention_problem *p = w->p;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks, tasks and workspace of forward's variants; backward's are in attention_grad_plan.c. Pure.
+// Blocks, tasks and workspace of forward's variants. Those of backward are in attention_grad_plan.c. Pure.
 #include "ops/attention/cpu/attention_seen.h"
 #include "ops/attention/cpu/backward/attention_grad.h"
 #include "ops/attention/cpu/backward/attention_grad_mixed.h"
@@ -11,22 +11,22 @@ enum {
     NAIVE_BLOCK_M = 96,
     TUNED_BLOCK_M = 96, // a multiple of the register tile's 6 and 4 rows
     TUNED_TALL_BLOCK_M = 192,
-    LEAST_BLOCK_M = 24,      // of few tiles
-    TILE_COST = 8,           // rows that a tile lasts longer than its own
-    PACKED_AGAIN = 96 << 10, // elements of keys and values, by a thread
-    // Such elements of a head that a few threads take tile by tile: the second-level cache, packed.
+    LEAST_BLOCK_M = 24,      // if there are few tiles
+    TILE_COST = 8,           // overhead of a tile, in rows
+    PACKED_AGAIN = 96 << 10, // elements of keys and values that a thread may pack again
+    // Elements of a head that few threads take tile by tile: packed, they fill the second-level cache.
     SHARED_MOST = 128 << 10,
-    SHARED_LEAST_WORK = 65000,   // rows times elements: worth two threads; twice of a single tile
-    HELPED_LEAST_WORK = 1 << 20, // rows times elements, half of those in bf16
+    SHARED_LEAST_WORK = 65000,   // rows x elements that are worth two threads; twice for one tile
+    HELPED_LEAST_WORK = 1 << 20, // rows x elements; in bf16 these count half
     CROWD_ROWS = 32,             // of a thread that packs a head for itself
-    CROWD_OF_HEAD = 8,           // threads,
-    CROWD_OF_SQUARE = 16,        // and where it has no more keys than rows
-    MANY_TILES = 32,             // of a thread: any height is even
+    CROWD_OF_HEAD = 8,           // threads of one head,
+    CROWD_OF_SQUARE = 16,        // and if it has no more keys than rows
+    MANY_TILES = 32,             // of a thread: any height is even enough
     TUNED_BLOCK_N = 512,         // AVX-512
     TUNED_NARROW_BLOCK_N = 256,
     LONE_BLOCK_NUMEL = 64 << 10, // elements of a block of keys and values that a lone tile packs
-    LONE_RUN_NUMEL = 32 << 10,   // of a run that is worth merging, twice that in bf16
-    LONE_TASKS = 64,             // of heads and runs, at most
+    LONE_RUN_NUMEL = 32 << 10,   // elements of a run worth merging, twice in bf16
+    LONE_TASKS = 64,             // heads x runs, at most
     STRIPE_FLOATS = 8 << 20,     // packed keys and values of as many heads as fit in 32 MiB
 };
 
@@ -44,7 +44,7 @@ bool attention_has_naive(const void *problem, const struct tsri_limits *limits) 
            (rows == 0 || p->seqlen_k <= TSRI_MAX_ELEMENTS / rows);
 }
 
-// In multiplications of fp32 tiles, most of it beside the products: measured.
+// The work in multiplications of fp32 tiles. Measured; most of it is not the products.
 int attention_flash2_threads(const struct attention_problem *p, const struct tsri_limits *limits) {
     enum { OF_HEAD = 40 << 10, OF_ROW = 8 << 10, OF_PACKING = 8, OF_SCORE = 32, PANEL = 32 };
     double keys = (double)tsri_round_up((size_t)tsri_max(p->seqlen_k, 1), PANEL);
@@ -72,7 +72,7 @@ void attention_plan_flash1(const void *problem, const struct tsri_limits *limits
     const struct attention_problem *p = problem;
     int nr = gemm_kernels(limits->isa)->nr;
     attention_plan_flash2(problem, limits, plan);
-    // Keys and values at once; a head's rows keep output, maximum and denominator.
+    // Keys and values of a block at the same time; output, maximum and denominator of all rows of a head.
     plan->grain += tsri_min(attention_k_floats(p, plan->block_n, nr),
                             attention_v_floats(p, plan->block_n, nr));
     int64_t o_stride = attention_row_stride(p->head_dim_v);
@@ -97,19 +97,18 @@ void attention_plan_naive(const void *problem, const struct tsri_limits *limits,
               2 * (int64_t)tsri_round_up((size_t)rows, 16) + plan->grain * limits->num_threads);
 }
 
-// Of an element of keys and values, packed.
+// Bytes of one packed element of keys and values.
 static int64_t packed_bytes(bool is_mixed) { return is_mixed ? sizeof(uint16_t) : sizeof(float); }
 
-// Packed keys and values of a head leave the second-level cache between two tiles: taller tiles bring them in
-// less often.
+// Packed keys and values of a large head leave the second-level cache between two tiles. Taller tiles bring them in less often.
 static bool head_is_large(const struct attention_problem *p, const struct tsri_limits *limits,
                           bool is_mixed) {
     return p->seqlen_k * (p->head_dim + p->head_dim_v) * packed_bytes(is_mixed) >
            limits->l2_bytes / 2;
 }
 
-// Whether threads of whole heads take tiles of each other's last: where they are many their speed differs, and heads need not
-// come out even. The more heads, the less the last ones are of all; what is small gains less than the counting costs.
+// Whether threads with whole heads also take tiles of other threads' last heads. Many threads differ in speed, and heads need not
+// divide evenly. With more heads the last ones matter less, and for small heads the counting costs more than it gains.
 static bool helps(const struct attention_problem *p, const struct tsri_limits *limits,
                   bool is_mixed) {
     int64_t pairs = attention_num_pairs(p), rows = attention_most_rows(p);
@@ -121,31 +120,31 @@ static bool helps(const struct attention_problem *p, const struct tsri_limits *l
                (double)HELPED_LEAST_WORK * (double)tsri_max(tsri_ceil_div(pairs, threads), 2);
 }
 
-// A head whose rows are one tile, however many threads there are.
+// Whether a head's rows are one tile, for any number of threads.
 static bool is_lone(const struct attention_problem *p) {
     return attention_most_rows(p) < ATTENTION_LONE_ROWS;
 }
 
-// Heads as large as may be kept for each thread, where threads help each other with them.
+// Whether each thread may keep a head of this size while threads help each other.
 static bool can_keep_heads(const struct attention_problem *p, const struct tsri_limits *limits,
                            bool is_mixed) {
     return p->seqlen_k * (p->head_dim + p->head_dim_v) * packed_bytes(is_mixed) <=
            2 * limits->l2_bytes;
 }
 
-// Heads that the thread packs that uses them: enough for every thread to have its own, or a tile each, small enough that one
-// is in use and the next on its way in the second-level cache. Else threads share heads.
+// Whether each thread packs the heads that it uses. There must be enough heads for every thread, or one tile per head. A head must
+// be so small that it and the next one fit in the second-level cache. Otherwise threads share heads.
 static bool has_own_heads(const struct attention_problem *p, const struct tsri_limits *limits,
                           bool is_mixed) {
     int64_t numel = p->seqlen_k * (p->head_dim + p->head_dim_v), pairs = attention_num_pairs(p);
     bool is_small = numel * (packed_bytes(is_mixed) + (int64_t)tsr_dtype_bytes(p->dtype)) <=
                     limits->l2_bytes - (limits->l2_bytes >> 2);
     bool is_even = !p->is_packed && p->seqused_k == NULL && pairs % limits->num_threads == 0;
-    // Nobody else reads what is packed for a lone tile.
+    // What is packed for a lone tile is read by nobody else.
     return is_small && (is_even || is_lone(p) || pairs >= 4 * limits->num_threads);
 }
 
-// Tiles as high as they may be, or lower, so that threads have as many rows each: whoever has most lasts.
+// The height of a tile: as high as allowed, or lower to give threads equal rows. The thread with the most rows decides the time.
 static int64_t even_block_m(int64_t rows, int64_t most_m, int64_t mr, int64_t pairs,
                             int64_t threads) {
     int64_t least = tsri_max(tsri_ceil_div(rows, most_m), 1), longest = INT64_MAX, block_m = mr;
@@ -164,8 +163,8 @@ static int64_t even_block_m(int64_t rows, int64_t most_m, int64_t mr, int64_t pa
     return block_m;
 }
 
-// Whether few threads take heads and tiles one by one: heads that do not come out even, where one is worth two threads, and
-// heads of several tiles, as threads need not be equally fast.
+// Whether few threads take heads and tiles one by one. This serves heads that do not divide evenly, if one is worth two threads,
+// and heads of several tiles, as threads may differ in speed.
 bool attention_shares_heads(const struct attention_problem *p, const struct tsri_limits *limits) {
     int64_t numel = p->seqlen_k * (p->head_dim + p->head_dim_v), threads = limits->num_threads;
     if (threads < 2 || threads > ATTENTION_FEW_THREADS || limits->isa == TSR_ISA_AVX512)
@@ -177,19 +176,18 @@ bool attention_shares_heads(const struct attention_problem *p, const struct tsri
     return rows >= LEAST_BLOCK_M && rows * numel >= least;
 }
 
-// To pack few elements once more for each tile costs less than to wait for other threads that do, and for what they have
-// written.
+// Whether each tile packs for itself. For few elements that costs less than waiting for other threads and reading what they wrote.
 static bool packs_by_tile(const struct attention_problem *p, const struct tsri_limits *limits,
                           int64_t tasks) {
     int64_t numel = p->seqlen_k * (p->head_dim + p->head_dim_v), threads = limits->num_threads;
     int64_t more = tsri_ceil_div(tasks, threads) * threads -
-                   attention_num_pairs(p); // packings, of all threads
+                   attention_num_pairs(p); // extra packings by all threads
     return threads > 1 && numel <= PACKED_AGAIN && more * numel <= PACKED_AGAIN * threads;
 }
 
-// Whether many threads share few heads as a few threads do: what another has packed comes slowly from its caches, so that each
-// packs a head for itself, of which it takes tile after tile. Not for a few rows each, nor in too many copies, fewer of a sequence
-// longer than its queries, nor a long one in fp32 that is the only one.
+// Whether many threads share few heads as a few threads do. Reading what another thread packed is slow, so each thread packs a
+// head for itself and takes tile after tile of it. Not with few rows per thread, nor with too many copies (fewer if a sequence is
+// longer than its queries), nor for a single long head in fp32.
 static bool crowd_shares_heads(const struct attention_problem *p, const struct tsri_limits *limits,
                                bool is_mixed) {
     int64_t threads = limits->num_threads, pairs = attention_num_pairs(p);
@@ -201,8 +199,8 @@ static bool crowd_shares_heads(const struct attention_problem *p, const struct t
            (is_mixed || pairs > 1 || numel <= PACKED_AGAIN);
 }
 
-// Keys of a block: of a lone tile, as many as are packed and read without leaving the second-level cache, but where a row's sums
-// may not follow how many rows there are.
+// Keys of a block. A lone tile takes as many as it can pack and read within the second-level cache, unless a row's sums may not
+// depend on the number of rows.
 static int64_t block_n_of(const struct attention_problem *p, const struct tsri_limits *limits) {
     int64_t most = limits->isa == TSR_ISA_AVX512 ? TUNED_BLOCK_N : TUNED_NARROW_BLOCK_N;
     int64_t nr = gemm_kernels(limits->isa)->nr, dims = tsri_max(p->head_dim + p->head_dim_v, 1);
@@ -213,7 +211,7 @@ static int64_t block_n_of(const struct attention_problem *p, const struct tsri_l
     return tsri_min(most, (int64_t)tsri_round_up((size_t)tsri_max(p->seqlen_k, 1), (size_t)nr));
 }
 
-// Runs of keys of a head's only tile, whole blocks of them; tuned_run_blocks derives their keys from how many there are.
+// The number of runs of keys of a head's only tile. A run is whole blocks; tuned_run_blocks derives its keys from this number.
 static int64_t lone_runs(const struct attention_problem *p, const struct tsri_limits *limits,
                          bool is_mixed) {
     int64_t dims = tsri_max(p->head_dim + p->head_dim_v, 1), block_n = block_n_of(p, limits);
@@ -229,7 +227,7 @@ enum attention_packing attention_packing(const struct attention_problem *p,
                                          const struct tsri_limits *limits, int64_t block_m,
                                          bool is_mixed) {
     if (is_lone(p) && lone_runs(p, limits, is_mixed) > 1)
-        return ATTENTION_PACKS_BLOCKS; // whoever else could: the sums' order is another
+        return ATTENTION_PACKS_BLOCKS; // before all others: its sums have another order
     if (attention_shares_heads(p, limits)) return ATTENTION_PACKS_SHARED;
     if (helps(p, limits, is_mixed)) {
         if (can_keep_heads(p, limits, is_mixed)) return ATTENTION_PACKS_HELPED;
@@ -257,9 +255,9 @@ static int64_t slot_floats(const struct attention_problem *p, int64_t num_keys, 
     return attention_slot_floats(&packed);
 }
 
-// Tiles of a head for a few threads. Where these are to share heads, an even number for each makes shares even under a causal
-// mask, which makes tiles unequal, from the heaviest to the lightest; the more there are, the less a slow thread keeps others
-// waiting, but the more often keys come from the second-level cache.
+// Tiles of a head for a few threads. Shared heads have an even number of tiles per thread: so shares are equal even under a causal
+// mask, where tiles go from the heaviest to the lightest. More tiles let a slow thread delay the others less, but bring keys in
+// from the second-level cache more often.
 static int64_t shared_tiles(const struct attention_problem *p, int64_t rows, int64_t threads) {
     bool is_even = attention_num_pairs(p) % threads == 0, is_short = rows < 4 * LEAST_BLOCK_M;
     int64_t round = is_even ? 1 : is_short && p->mask == TSR_MASK_NONE ? threads : 2 * threads;
@@ -270,7 +268,7 @@ static int64_t shared_tiles(const struct attention_problem *p, int64_t rows, int
     return tsri_max(is_short ? round : wanted, least);
 }
 
-// Blocks of whole register tiles, mr rows high.
+// Blocks are whole register tiles, mr rows high.
 static void plan_tuned(const struct attention_problem *whole, const struct tsri_limits *limits,
                        bool is_mixed, int64_t mr, struct tsri_plan *plan) {
     struct attention_problem part;
@@ -283,7 +281,7 @@ static void plan_tuned(const struct attention_problem *whole, const struct tsri_
     plan->block_m = even_block_m(rows, most_m, mr, tsri_max(pairs, 1), limits->num_threads);
     int64_t tiles = tsri_ceil_div(rows, plan->block_m), nr = gemm_kernels(limits->isa)->nr;
     int64_t slot = slot_floats(p, p->seqlen_k, (int)nr, is_mixed), partial = 0;
-    plan->block_k = limits->num_threads; // heads, or blocks, that are packed at a time
+    plan->block_k = limits->num_threads; // heads or blocks that are packed at a time
     switch (attention_packing(p, limits, plan->block_m, is_mixed)) {
     case ATTENTION_PACKS_STRIPES:
         plan->block_k = tsri_min(STRIPE_FLOATS / tsri_max(slot, 1), pairs);
@@ -294,7 +292,7 @@ static void plan_tuned(const struct attention_problem *whole, const struct tsri_
         tiles = 1;
         break;
     case ATTENTION_PACKS_SHARED:
-        if (limits->num_threads > ATTENTION_FEW_THREADS) break; // as high as they are
+        if (limits->num_threads > ATTENTION_FEW_THREADS) break; // keeps the height
         tiles = shared_tiles(p, rows, limits->num_threads);
         plan->block_m = tsri_max(tsri_ceil_div(tsri_ceil_div(rows, mr), tiles), 1) * mr;
         break;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores to weights, in fp32. Rows go a vector of them at a time where nothing stands between the products and the
-// exponentials: what a row costs beside its scores (its maximum and its sum out of their lanes, what the past is worth)
-// is vectors then too.
+// Turns scores into weights, in fp32. If nothing comes between the products and the exponentials, a vector of rows goes at a time.
+// Then a row's own work (its maximum and sum over lanes, the factor of earlier results) is done in vectors too.
 #include <math.h>
 #include <string.h>
 
@@ -59,7 +58,7 @@ static void softmax_row(struct attention_tile *t, const struct attention_block *
     if (n <= 0) return;
     float *s = t->s + r * t->s_stride + begin;
     float max = fmaxf(t->max[r], kernels->max(s, n));
-    if (max == -INFINITY) { // nothing but -inf so far, or NaN, which a maximum passes over
+    if (max == -INFINITY) { // only -inf so far, or NaN, which a maximum ignores
         if (attention_has_nan(s, n)) t->sum[r] = NAN;
         memset(s, 0, (size_t)n * sizeof *s);
         return;
@@ -70,13 +69,13 @@ static void softmax_row(struct attention_tile *t, const struct attention_block *
     t->max[r] = max;
 }
 
-// Rows [r, r + num_rows) at once. False: not these.
+// Weighs rows [r, r + num_rows) at once. False: nothing done, these rows must go one by one.
 static bool softmax_rows(struct attention_tile *t, const struct attention_block *b, int64_t r,
                          int64_t num_rows) {
     int64_t begin[ATTENTION_MOST_SET], end[ATTENTION_MOST_SET];
     for (int64_t i = 0; i < num_rows; i++) {
         struct attention_range part = attention_row_part(&t->row[r + i], b);
-        int64_t first = tsri_min(part.begin, b->num_keys); // rows may see none of them
+        int64_t first = tsri_min(part.begin, b->num_keys); // rows may see none
         begin[i] = first / ATTENTION_SET_STEP * ATTENTION_SET_STEP;
         end[i] = tsri_max(part.end, begin[i]);
         float *s = t->s + (r + i) * t->s_stride;

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// flash2 for speed: keys and values of a head are packed once, then tiles of tall blocks of queries run
-// against long blocks of keys.
+// flash2 for speed: keys and values of a head are packed once, then tiles of tall blocks of queries run against long blocks of
+// keys.
 //
-// A block of 96 queries, or 192 where a head leaves the second-level cache, by 512 keys keeps its scores in that
-// cache; blocks this long make the rescaling of the output and the row-by-row work between the products rare.
+// A block is 96 queries by 512 keys, or 192 queries if a head does not stay in the second-level cache. Its scores stay in that cache.
+// Blocks this long make the rescaling of the output and the row-by-row work between the products rare.
 //
-// Who packs (enum attention_packing): where heads are many and small, the thread that takes a head; of few threads, or fewer
-// heads than threads, each what its tiles need, of small heads a tile's thread; for the only tile of a large head its thread,
+// Who packs (enum attention_packing): with many small heads the thread that takes a head; with few threads, or fewer heads than
+// threads, each thread what its tiles need; with small heads the thread of a tile; for the only tile of a large head its thread,
 // block by block. Otherwise all threads pack a stripe of heads, then share its tiles.
 #include "ops/attention/cpu/forward/attention_tuned.h"
 #include "ops/attention/cpu/attention_seen.h"
 
 #include <string.h>
 
-enum { SWEEP_BYTES = 256 << 10 }; // of keys and values that are asked for at a time
+enum { SWEEP_BYTES = 256 << 10 }; // of keys and values that are prefetched at a time
 
 // ---- Heads of a thread's own ------------------------------------------------------------------
 
@@ -27,7 +27,7 @@ static void head_task(void *arg, int64_t pair, int thread) {
 
 // ---- Tiles of a thread's own ------------------------------------------------------------------
 
-// What the tile sees of its head, packed for it alone.
+// Packs what the tile sees of its head, for this tile only.
 static void own_tile_task(void *arg, int64_t index, int thread) {
     const struct tuned_work *w = arg;
     int64_t pairs = attention_num_pairs(w->p), heads = w->p->num_heads_kv, pair = index % pairs;
@@ -45,7 +45,7 @@ static void own_tile_task(void *arg, int64_t index, int thread) {
 
 // ---- Heads of all threads ---------------------------------------------------------------------
 
-// In the order of memory, where the heads of a key lie next to each other.
+// Goes in the order of memory: the heads of a key are adjacent.
 static void prefetch_heads(const struct attention_view *view, int64_t batch, int64_t first,
                            int64_t num_keys, int64_t head, int64_t end, int64_t dims) {
     for (int64_t j = first; j < first + num_keys; j++)
@@ -84,8 +84,8 @@ static void pack_task(void *arg, int64_t index, int thread) {
     }
 }
 
-// Of few heads under a mask the heaviest tiles of all go first: one that begins late ends last. Else head by head, whose keys
-// stay in the caches.
+// With few heads under a mask the heaviest tiles of all heads come first: a heavy tile that begins late ends last. Otherwise head
+// by head, so that a head's keys stay in the caches.
 static void tile_task(void *arg, int64_t index, int thread) {
     const struct tuned_work *w = arg;
     bool is_by_weight = w->p->mask != TSR_MASK_NONE && w->num_pairs <= w->num_threads &&
@@ -97,7 +97,7 @@ static void tile_task(void *arg, int64_t index, int thread) {
     tuned_nth_tile(w, &t, slot, w->first_pair + slot, tile);
 }
 
-// gemm_bf16 NULL: in fp32.
+// gemm_bf16 NULL: products in fp32.
 static tsr_status run(tsr_context *ctx, const struct attention_problem *whole,
                       const struct tsri_plan *plan, void *workspace,
                       const struct gemm_bf16_kernels *gemm_bf16) {
@@ -122,8 +122,8 @@ static tsr_status run(tsr_context *ctx, const struct attention_problem *whole,
     attention_clear_gaps(p);
     attention_clear_unseen(ctx, whole, plan->flags);
     if (packing != ATTENTION_PACKS_STRIPES) {
-        // A thread's head behind its tile: what another thread's processor fetches ahead at the end of its own is not keys
-        // that are being packed.
+        // A thread's head lies behind its tile. So what another thread's processor prefetches beyond its own memory is not a head
+        // that is being packed.
         w.threads = workspace;
         w.heads = w.threads + plan->grain;
         w.head_stride = w.thread_stride = w.head_stride + plan->grain;
@@ -145,7 +145,7 @@ static tsr_status run(tsr_context *ctx, const struct attention_problem *whole,
         w.num_pairs = tsri_min(plan->block_k, pairs - w.first_pair);
         int64_t last_batch = (w.first_pair + w.num_pairs - 1) / p->num_heads_kv;
         int64_t num_batches = last_batch - w.first_pair / p->num_heads_kv + 1;
-        // Where chunks are fewer than threads their heads are shared out.
+        // If there are fewer chunks than threads, the heads of a chunk are divided too.
         int64_t chunks = tsri_max(num_batches * w.num_chunks, 1);
         w.num_parts = tsri_min(tsri_ceil_div(w.num_threads, chunks), p->num_heads_kv);
         tsri_parallel(ctx, num_batches * w.num_chunks * w.num_parts, pack_task, &w);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ways to hand out tuned's tiles share: a run's memory, packing into a slot of it, and tiles of what is packed there.
+// Shared by all ways to hand out tuned's tiles: the memory of a run, packing into a slot, and tiles of packed keys.
 #ifndef TSRI_ATTENTION_TUNED_H
 #define TSRI_ATTENTION_TUNED_H
 
@@ -12,14 +12,14 @@ struct tuned_work {
     const struct tsri_plan *plan;
     tsr_isa isa;
     const struct attention_steps *steps;
-    const struct gemm_bf16_kernels *gemm_bf16; // NULL: steps are fp32's
+    const struct gemm_bf16_kernels *gemm_bf16; // NULL: steps in fp32
     int nr, num_threads;
     struct attention_packed packed;
-    float *heads;   // [slot]: panels of k, of v, and which chunks of v are not finite
+    float *heads;   // [slot]: panels of k, of v, flags of chunks of v that are not finite
     float *threads; // plan->grain floats for each
     int64_t head_stride, thread_stride;
     int64_t num_chunks, num_tiles;
-    int64_t num_parts;             // of the heads of a chunk, each packed by a task of its own
+    int64_t num_parts;             // parts of a chunk's heads; each part is one task's packing
     int64_t first_pair, num_pairs; // of the stripe: slot s is pair first_pair + s
     struct counter *next_tile, *next_pair, *num_begun; // of attention_tuned_helped.c
     int64_t num_runs, run_keys;                        // of attention_tuned_blocks.c
@@ -27,32 +27,33 @@ struct tuned_work {
 };
 
 unsigned char *tuned_flags_of(const struct tuned_work *w, int64_t slot);
-// Packs the chunk of keys from `first` on of the tile's head into a slot, at key `at` of it, or at its own place.
+// Packs the chunk of keys from `first` on of the tile's head into a slot. tuned_pack_at: to key `at` of it; tuned_pack: to its own
+// place.
 void tuned_pack_at(const struct tuned_work *w, const struct attention_tile *t, int64_t slot,
                    int64_t first, int64_t at);
 void tuned_pack(const struct tuned_work *w, const struct attention_tile *t, int64_t slot,
                 int64_t first);
-// The keys in a slot, from `first` on.
+// The packed keys of a slot, from `first` on.
 struct attention_head tuned_head_in(const struct tuned_work *w, int64_t slot, int64_t first);
 
-// A tile in the memory of a thread; of rows [first, first + num_rows) of a pair; the blocks of keys that it sees.
+// A tile in a thread's memory; a tile of rows [first, first + num_rows) of a pair; the blocks of keys that a tile sees.
 void tuned_carve(const struct tuned_work *w, struct attention_tile *t, int thread);
 void tuned_open_tile(const struct tuned_work *w, struct attention_tile *t, int64_t pair,
                      int64_t first, int64_t num_rows);
 struct attention_range tuned_seen_blocks(const struct tuned_work *w,
                                          const struct attention_tile *t);
-// All of such a tile, whose pair's keys are in a slot.
+// Runs such a tile; its pair's keys are in a slot.
 void tuned_run_tile(const struct tuned_work *w, struct attention_tile *t, int64_t slot,
                     int64_t pair, int64_t first, int64_t num_rows);
 
-// Rows of a pair's sequence, which may have fewer than others.
+// Rows of a pair's sequence; sequences may differ.
 int64_t tuned_rows(const struct tuned_work *w, int64_t pair);
-// Packs a head for the thread. Its first tile: a sequence shorter than others lacks the first ones, an empty one all.
+// Packs a head for the thread. Returns its first tile: a shorter sequence lacks the first tiles, an empty one lacks all.
 int64_t tuned_pack_head(const struct tuned_work *w, struct attention_tile *t, int64_t pair,
                         int thread);
-// Rows of a tile, the last tile first; none, begin >= end, where the sequence is shorter than others.
+// Rows of a tile; index 0 is the last tile. begin >= end: a shorter sequence lacks this tile.
 struct attention_range tuned_rows_of_tile(const struct tuned_work *w, int64_t pair, int64_t index);
-// Under a causal mask the last tiles are the heaviest: they go first.
+// Runs a tile. Under a causal mask the last tiles are the heaviest, so they come first.
 void tuned_nth_tile(const struct tuned_work *w, struct attention_tile *t, int64_t slot,
                     int64_t pair, int64_t index);
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Heads of a single tile: each block of keys is packed right before it is used, and neither leaves the second-level cache.
-// Of a few heads, long runs of blocks are tasks of their own, and what they gave is merged in their order. How many there are
-// follows from the problem, so that bits are the same for any number of threads.
+// Heads of a single tile. Each block of keys is packed right before its use, and neither leaves the second-level cache. If heads
+// are few, long runs of blocks are tasks of their own, and their results are merged in order. The number of runs depends only on
+// the problem, so any number of threads gives the same bits.
 #include <math.h>
 #include <string.h>
 
 #include "ops/attention/cpu/decode/attention_decode_kernels.h"
 #include "ops/attention/cpu/forward/attention_tuned.h"
 
-// What a run gave to the tile: o, then maxima and sums, of block_m rows: products write up to a multiple of their rows.
+// The result of a run for the tile: o, then maxima and sums, for block_m rows, as products write up to a multiple of their rows.
 static float *partial_of(const struct tuned_work *w, int64_t pair, int64_t run) {
     return w->partial + (pair * w->num_runs + run) * attention_state_floats(w->p, w->plan->block_m);
 }
@@ -26,7 +26,7 @@ static void run_task(void *arg, int64_t index, int thread) {
         t.sum = t.max + w->plan->block_m;
     }
     tuned_open_tile(w, &t, pair, 0, rows);
-    for (int64_t r = 0; run > 0 && r < rows; r++) { // a sink counts once
+    for (int64_t r = 0; run > 0 && r < rows; r++) { // only run 0 counts the sink
         t.max[r] = -INFINITY;
         t.sum[r] = 0;
     }
@@ -45,7 +45,7 @@ static void run_task(void *arg, int64_t index, int thread) {
     if (w->num_runs == 1) attention_tile_finish(&t);
 }
 
-// The runs of a pair's rows, in their order. What is NaN stays so, whatever its weight.
+// Merges the runs of a pair's rows, in order. NaN stays NaN with any weight.
 static void merge_task(void *arg, int64_t pair, int thread) {
     const struct tuned_work *w = arg;
     int64_t rows = tuned_rows(w, pair), block_m = w->plan->block_m;
@@ -62,7 +62,7 @@ static void merge_task(void *arg, int64_t pair, int thread) {
             top = fmaxf(top, partial_of(w, pair, run)[block_m * t.o_stride + r]);
         for (int64_t run = 0; run < w->num_runs; run++) {
             const float *of_run = partial_of(w, pair, run), *max = of_run + block_m * t.o_stride;
-            bool is_sink = isnan(max[r]) && top == -INFINITY; // of NaN, and no key has weight
+            bool is_sink = isnan(max[r]) && top == -INFINITY; // NaN of a sink; no key has weight
             float weight = max[r] == -INFINITY || is_sink ? 0.0f : expf(max[r] - top);
             sum += is_sink ? max[block_m + r] : weight * max[block_m + r];
             if (is_sink) sink = max[r];

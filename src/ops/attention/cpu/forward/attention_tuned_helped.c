@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads that help each other with the tiles of their heads: so they need not be equally fast, nor heads come out even.
+// Threads that help each other with the tiles of their heads. So threads need not be equally fast, and heads need not divide
+// evenly.
 #include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -13,15 +14,15 @@ struct counter { // on a line of memory of its own
 };
 
 // ---- Heads of a thread's own, and help ---------------------------------------------------------
-// A thread that finds no further head takes tiles of other threads' last heads, from where they are packed: so threads need
-// not be equally fast, nor heads come out even. Helpers begin when each head has been: from then on no thread packs another
-// into its memory.
+// A thread that finds no further head helps: it takes tiles of other threads' last heads and reads their packed keys. Helpers
+// start only when all heads have been begun: from then on no thread packs another head into its memory.
 
-enum { PACKING = -1 }; // for a head and its next tile
-// For heads that are being packed, some milliseconds at most: who packs may wait for the processor of who looks.
+enum { PACKING = -1 }; // the value while a head is packed; else head << TILE_BITS | tile
+// How often a helper looks for heads that are still being packed, some milliseconds at most: the packing thread may wait for the
+// helper's processor.
 enum { MOST_LOOKS = 8192 };
 
-// Tiles of the head that a thread has packed, as long as there are any. False: it is still packing.
+// Takes tiles of the head that a thread has packed until there are none. False: the head is still being packed.
 static bool take_packed(const struct tuned_work *w, struct attention_tile *t, int owner) {
     const int64_t tile_mask = ((int64_t)1 << TILE_BITS) - 1;
     atomic_llong *next = &w->next_tile[owner].next;
@@ -70,11 +71,11 @@ void tuned_run_helped(tsr_context *ctx, struct tuned_work *w) {
 }
 
 // ---- Heads of a few threads, and few heads ------------------------------------------------------
-// Each thread packs a head and goes through its tiles, beside other threads where heads are fewer; one that finds no further head
-// takes tiles of another's, whose keys it packs once more: so threads need not be equally fast, nor heads as many as theirs, and
-// nobody waits for what another packs, or reads it from another's caches.
+// Each thread packs a head and takes its tiles; if there are fewer heads than threads, several threads do so with one head. A
+// thread that finds no further head takes tiles of another thread's head and packs the keys again. So threads need not be equally
+// fast, heads need not divide evenly, and no thread waits for another's packing or reads from another's caches.
 
-// What a thread has packed.
+// The keys that a thread has packed.
 struct held {
     int64_t pair; // -1: nothing
     struct attention_range keys;
@@ -96,7 +97,7 @@ static void pack_seen(const struct tuned_work *w, const struct attention_tile *t
     held->keys.end = tsri_max(held->keys.end, keys.end);
 }
 
-// Tiles differ by one step of the register tile at most. Under a causal mask the last are the heaviest: they go first.
+// Tiles differ by at most one step of the register tile. Under a causal mask the last tiles are the heaviest, so they come first.
 static void shared_tile(const struct tuned_work *w, int64_t pair, int64_t index, struct held *held,
                         int thread) {
     const struct attention_problem *p = w->p;
@@ -104,9 +105,9 @@ static void shared_tile(const struct tuned_work *w, int64_t pair, int64_t index,
     struct attention_tile t;
     tuned_carve(w, &t, thread);
     struct attention_sequence seq = attention_sequence_at(p, batch);
-    int64_t mr = w->gemm_bf16 != NULL ? w->gemm_bf16->mr : t.gemm->mr; // the plan's
+    int64_t mr = w->gemm_bf16 != NULL ? w->gemm_bf16->mr : t.gemm->mr; // as in the plan
     int64_t rows = attention_group_rows(p, &seq), steps = tsri_ceil_div(rows, mr);
-    // A sequence shorter than others has as many tiles fewer.
+    // A shorter sequence has fewer tiles in proportion.
     int64_t most_steps = tsri_max(tsri_ceil_div(attention_most_rows(p), mr), 1);
     int64_t tiles = tsri_ceil_div(steps * w->num_tiles, most_steps), tile = tiles - 1 - index;
     if (tile < 0) return;
@@ -118,7 +119,7 @@ static void shared_tile(const struct tuned_work *w, int64_t pair, int64_t index,
     tuned_run_tile(w, &t, thread, pair, first, end - first);
 }
 
-// Tiles of the head that `next` counts, as long as there are any.
+// Takes tiles of the head that `next` counts until there are none.
 static void take_tiles(const struct tuned_work *w, atomic_llong *next, bool is_own,
                        struct held *held, int thread) {
     const int64_t tile_mask = ((int64_t)1 << TILE_BITS) - 1;
@@ -126,7 +127,7 @@ static void take_tiles(const struct tuned_work *w, atomic_llong *next, bool is_o
         int64_t at = atomic_load_explicit(next, memory_order_relaxed);
         int64_t left = w->num_tiles - (at & tile_mask);
         if (left <= 0) return;
-        // A single tile of many is not worth packing its keys for.
+        // A single tile out of many is not worth packing its keys.
         bool is_held = is_own || held->pair == at >> TILE_BITS;
         if (!is_held && left < 2 && w->num_tiles > w->num_threads) return;
         at = atomic_fetch_add_explicit(next, 1, memory_order_relaxed);

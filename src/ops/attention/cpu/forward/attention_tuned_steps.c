@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The steps that all ways to hand out tuned's tiles share: keys are packed into a slot, a tile runs on what is packed there.
+// The steps that all ways to hand out tuned's tiles share: packing keys into a slot, and running a tile on a slot's keys.
 #include "ops/attention/cpu/forward/attention_tuned.h"
 
 static float *head_of(const struct tuned_work *w, int64_t slot) {
