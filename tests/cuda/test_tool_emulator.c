@@ -9,9 +9,16 @@ static const struct emulator_case cases[] = {
     {"softmax_forward", "cuda-rows", TSR_BF16, "rows=9 cols=200"},
     {"softmax_forward", "cuda-rows", TSR_F32, "rows=3 cols=1000"},
     {"softmax_forward", "cuda-staged", TSR_BF16, "rows=3 cols=5000"},
+    {"softmax_forward", "cuda-staged", TSR_BF16, "rows=5 cols=3"},
+    {"softmax_forward", "cuda-staged", TSR_F16, "rows=5 cols=301"},
+    {"softmax_forward", "cuda-staged", TSR_BF16,
+     "rows=2 cols=24400"}, // 48 KiB with the kernel's own
+    {"softmax_forward", "cuda-staged", TSR_F32, "rows=2 cols=90001"}, // in chunks
     {"softmax_forward", "cuda-unfused", TSR_BF16, "rows=3 cols=700"},
     {"softmax_backward", "cuda-rows", TSR_F16, "rows=9 cols=200"},
     {"softmax_backward", "cuda-staged", TSR_F32, "rows=3 cols=5001"},
+    {"softmax_backward", "cuda-staged", TSR_BF16, "rows=5 cols=301"},
+    {"softmax_backward", "cuda-staged", TSR_F16, "rows=2 cols=90001"},
     {"layernorm_forward", "cuda-rows", TSR_BF16, "rows=9 cols=256 +weight +bias +mean +rstd"},
     {"layernorm_forward", "cuda-rows", TSR_F32,
      "rows=3 cols=1024 +weight +bias +residual +residual_out"}, // a full row

@@ -30,8 +30,8 @@ DEVICE int shift_of(const void *data, long long at) {
 
 DEVICE int is_whole_group(int col, int cols) { return col >= 0 && col + GROUP <= cols; }
 
-// The column of the row's end groups, the first and the last where they are not whole, that is this thread's: outside of
-// [0, cols) where the group has one that is no column. NO_EDGE: none is.
+// The column of this thread in a first or last group that is not whole; it is outside of [0, cols) for a place that is no
+// column of the row. NO_EDGE: the thread has none.
 #define NO_EDGE (-2 * GROUP)
 DEVICE int edge_column(int shift, int cols) {
     const int thread = ROW_THREAD, last = (shift + cols - 1) / GROUP * GROUP - shift;
@@ -63,7 +63,7 @@ DEVICE void wait_for_stages(void) {
         row_barrier();
 }
 
-// Columns [col, col + GROUP) of a staged row, in a whole group of another: at once where they are a group of the stage too.
+// Columns [col, col + GROUP) of a staged row: at once where they are a group of the stage.
 DEVICE void load_staged(float x[GROUP], const struct stage *s, int col) {
     const int at = s->shift + col;
     if (at % GROUP == 0) {
@@ -74,11 +74,12 @@ DEVICE void load_staged(float x[GROUP], const struct stage *s, int col) {
     }
 }
 
-// Columns of an end group of one row, of two that are summed together: `fill` where there are none.
-DEVICE void load_staged_end(float x[GROUP], const struct stage *s, int col, int cols, float fill) {
-#pragma unroll
-    for (int i = 0; i < GROUP; i++)
-        x[i] = col + i >= 0 && col + i < cols ? load(s->memory, s->shift + col + i) : fill;
+// The columns that a thread sums go by their numbers, wherever the row lies, so that it has the same bits at every address:
+// groups of them where all rows are aligned, which EACH_GROUP gives with a shift of 0, else single ones.
+#define EACH_COLUMN(col, cols) for (int col = ROW_THREAD; col < (cols); col += THREADS_PER_ROW)
+
+DEVICE float staged_element(const struct stage *s, int col) {
+    return load(s->memory, s->shift + col);
 }
 
 #endif

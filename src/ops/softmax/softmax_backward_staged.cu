@@ -28,14 +28,15 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
             stage_row(&y, p.in[0], y_at + first, cols, 0);
             stage_row(&dy, p.in[1], dy_at + first, cols, 0);
             wait_for_stages();
-            EACH_GROUP(col, y.shift, cols) {
-                load_staged(v, &y, col);
-                if (is_whole_group(col, cols) || y.shift == dy.shift)
+            if (p.is_aligned) {
+                EACH_GROUP(col, 0, cols) {
+                    load_staged(v, &y, col);
                     load_staged(dv, &dy, col);
-                else
-                    load_staged_end(dv, &dy, col, cols, 0);
 #pragma unroll
-                for (int i = 0; i < GROUP; i++) sum += v[i] * dv[i];
+                    for (int i = 0; i < GROUP; i++) sum += v[i] * dv[i];
+                }
+            } else {
+                EACH_COLUMN(col, cols) sum += staged_element(&y, col) * staged_element(&dy, col);
             }
             if (first < last) wait_for_stages(); // before the next chunk takes its place
         }
@@ -57,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
             }
             if (edge >= 0 && edge < cols)
                 store(p.out, to + first + edge,
-                      load(y.memory, y.shift + edge) * (load(dy.memory, dy.shift + edge) - sum));
+                      staged_element(&y, edge) * (staged_element(&dy, edge) - sum));
             wait_for_stages(); // before what comes next takes its place
         }
     }

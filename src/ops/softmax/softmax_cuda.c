@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans and launches of softmax on CUDA. Rows are held in registers or go through shared memory: one read and one write. The
-// unfused baseline has three launches with an fp32 tensor between them.
+// Plans and launches of softmax on CUDA. Rows are held in registers or go through shared memory: one read, one write where
+// they fit. The unfused baseline has three launches with an fp32 tensor between them.
 #include "context/cuda_rows.h"
 #include "ops/softmax/softmax_params.h"
 #include "ops/softmax/softmax_problem.h"
@@ -104,23 +104,11 @@ static bool is_aligned(const struct softmax_problem *p) {
            (!is_backward(p) || tsri_is_aligned(&p->in[1]));
 }
 
-// Registers serve calls that end before the stages of all multiprocessors are full, and large ones where rows fill the
-// registers of their threads and lie in groups of 16 bytes. Other halves move one by one to registers, which is half as fast as
-// memory. (Measured on an H200: docs/kernels/softmax.md.)
+// By width and dtype alone: a row's bits depend on none beside it, and so the choice depends on no number of rows. Forward rows
+// of more columns fill the registers of a block badly.
 const char *softmax_cuda_prefer(const struct softmax_problem *p, const struct tsri_limits *limits) {
-    enum { SHORT_COLS = 256, SM_BYTES = 64 << 10, WIDE_COLS = 8192 };
-    const int64_t bytes = (int64_t)tsr_dtype_bytes(p->out.dtype), cols = p->out.cols;
-    const bool is_half = p->out.dtype != TSR_F32;
-    if (!softmax_cuda_fits(p, limits) || (!is_backward(p) && cols > 2 * WIDE_COLS))
-        return "cuda-staged";
-    if (cols <= SHORT_COLS || p->out.rows * cols * bytes < (int64_t)limits->num_sms * SM_BYTES)
-        return "cuda-rows";
-    struct tsri_plan plan = {0};
-    softmax_cuda_plan(p, limits, &plan);
-    bool is_slow = is_half && !is_aligned(p); // in registers
-    if (is_half || !is_backward(p)) is_slow |= 8 * cols <= 5 * plan.block_m * plan.block_n;
-    if (is_backward(p)) is_slow |= is_half ? cols >= WIDE_COLS : cols > WIDE_COLS && !is_aligned(p);
-    return is_slow ? "cuda-staged" : "cuda-rows";
+    const bool is_wide = !is_backward(p) && p->out.cols > TSRI_ROWS_ORDINARY_COLS;
+    return is_wide || !softmax_cuda_fits(p, limits) ? "cuda-staged" : "cuda-rows";
 }
 
 void softmax_cuda_plan(const void *problem, const struct tsri_limits *limits,

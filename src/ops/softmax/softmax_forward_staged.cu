@@ -20,7 +20,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     for (long long row = (long long)blockIdx.x * ROWS_PER_BLOCK + ROW_OF_BLOCK; row < p.rows;
          row += (long long)gridDim.x * ROWS_PER_BLOCK) {
         const long long from = row * p.in_stride[0], to = row * p.out_stride;
-        float v[GROUP], max = -INFINITE, sum = 0; // of this thread
+        float v[GROUP], max = -INFINITE,
+                        sum = 0; // max: of the row's columns so far; sum: of this thread's
         for (int first = 0; first <= last; first += p.chunk) {
             const int cols = first < last ? p.chunk : p.cols - last;
             float larger = max;
@@ -31,19 +32,23 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
 #pragma unroll
                 for (int i = 0; i < GROUP; i++) larger = fmaxf(larger, v[i]);
             }
+            larger = reduce_max(larger, &reducer);
             const float zero = larger == -INFINITE ? 0 : larger; // nothing yet: terms are 0 or NaN
             sum *= exp2_fast((max - zero) * LOG2_E);
-            EACH_GROUP(col, x.shift, cols) {
-                load_staged(v, &x, col);
+            if (p.is_aligned) {
+                EACH_GROUP(col, 0, cols) {
+                    load_staged(v, &x, col);
 #pragma unroll
-                for (int i = 0; i < GROUP; i++) sum += exp2_fast((v[i] - zero) * LOG2_E);
+                    for (int i = 0; i < GROUP; i++) sum += exp2_fast((v[i] - zero) * LOG2_E);
+                }
+            } else {
+                EACH_COLUMN(col, cols) sum += exp2_fast((staged_element(&x, col) - zero) * LOG2_E);
             }
             max = larger;
             if (first < last) wait_for_stages(); // before the next chunk takes its place
         }
-        float all = reduce_max(max, &reducer);
-        if (all == -INFINITE) all = 0;
-        sum = reduce_sum(sum * exp2_fast((max - all) * LOG2_E), &reducer);
+        const float all = max == -INFINITE ? 0 : max;
+        sum = reduce_sum(sum, &reducer);
         const float inverse = sum == 0 ? 0 : 1 / sum;
         for (int first = last; first >= 0; first -= p.chunk) {
             const int cols = first < last ? p.chunk : p.cols - last;
@@ -60,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
             }
             if (edge >= 0 && edge < cols)
                 store(p.out, to + first + edge,
-                      exp2_fast((load(x.memory, x.shift + edge) - all) * LOG2_E) * inverse);
+                      exp2_fast((staged_element(&x, edge) - all) * LOG2_E) * inverse);
             wait_for_stages(); // before what comes next takes its place
         }
     }

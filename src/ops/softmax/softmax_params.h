@@ -10,9 +10,9 @@ struct softmax_params {
     long long in_stride[2], out_stride, rows;
     long long early_rows; // first rows of blocks that start early: prefetched while the blocks wait
     int cols;
-    int is_aligned; // addresses, row strides and cols are multiples of 16 bytes
-    int chunk,
-        stage_bytes; // columns of a row in shared memory at once (cuda/device/staged_rows.cuh), and their bytes
+    int is_aligned;  // addresses, row strides and cols are multiples of 16 bytes
+    int chunk;       // columns of a row in shared memory at once (cuda/device/staged_rows.cuh)
+    int stage_bytes; // of one tensor's chunk there
     // For the unfused passes: (rows, cols) and (rows) floats, the pass, and the tensors' dtype.
     float *scratch, *of_rows;
     int pass, dtype;

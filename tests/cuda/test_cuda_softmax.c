@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Softmax on a real GPU, or on the emulated one: a row has the same bits alone and in a batch, at whatever address it lies,
+// in both variants that serve, and in rows that go through shared memory in chunks. In f32, which shows another order of sums.
+#include "cuda_case.h"
+
+enum { ROWS = 5, MOST_COLS = 90001, SLACK = 8 };
+
+struct buffers {
+    float x[ROWS * MOST_COLS + SLACK], dy[ROWS * MOST_COLS + SLACK], y[ROWS * MOST_COLS + SLACK];
+};
+
+static struct buffers host, batch, *device;
+static tsr_context *ctx;
+
+static tsr_tensor at(float *buffer, int64_t first, int rows, int cols) {
+    tsr_tensor t = TSR_TENSOR(buffer + first, TSR_F32, rows, cols);
+    t.device = (tsr_device){TSR_CUDA, 0};
+    return t;
+}
+
+// Rows at element `first` of x, dy and y.
+static void run(const char *variant, bool is_backward, int64_t first, int rows, int cols) {
+    assert_ok(tsr_memory_copy(ctx, device, &host, sizeof host));
+    if (is_backward)
+        assert_ok(tsr_softmax_backward(
+            ctx,
+            &TSR_SOFTMAX_BACKWARD_ARGS(.variant = variant, .y = at(device->x, first, rows, cols),
+                                       .dy = at(device->dy, first, rows, cols),
+                                       .dx = at(device->y, first, rows, cols))));
+    else
+        assert_ok(tsr_softmax_forward(
+            ctx,
+            &TSR_SOFTMAX_FORWARD_ARGS(.variant = variant, .x = at(device->x, first, rows, cols),
+                                      .y = at(device->y, first, rows, cols))));
+    assert_ok(tsr_memory_copy(ctx, &host, device, sizeof host));
+    assert_ok(tsr_context_synchronize(ctx));
+}
+
+static void check(const char *variant, bool is_backward, int cols) {
+    uint64_t random = (uint64_t)cols;
+    memset(&host, 0xff, sizeof host);
+    for (int64_t i = 0; i < (int64_t)ROWS * cols; i++) {
+        host.x[i] = test_float(&random);
+        host.dy[i] = test_float(&random);
+    }
+    run(variant, is_backward, 0, ROWS, cols);
+    batch = host;
+    for (int row = 0; row < ROWS; row++) { // alone, at another address
+        // Whether all rows are aligned to 16 bytes is the same.
+        const int64_t first = cols % 4 == 0 ? row % 2 * 4 : (row * 3 + 1) % SLACK;
+        const size_t bytes = (size_t)cols * sizeof(float);
+        memset(&host, 0xff, sizeof host);
+        memcpy(host.x + first, batch.x + (int64_t)row * cols, bytes);
+        memcpy(host.dy + first, batch.dy + (int64_t)row * cols, bytes);
+        run(variant, is_backward, first, 1, cols);
+        if (memcmp(host.y + first, batch.y + (int64_t)row * cols, bytes) != 0)
+            fail_msg("%s, backward %d, %d columns: row %d alone has other bits than in a batch",
+                     variant != NULL ? variant : "the choice", is_backward, cols, row);
+    }
+}
+
+static void a_row_has_its_bits_anywhere(void **state) {
+    static const int cols[] = {3, 301, 1031, 2600, 24403, MOST_COLS};
+    (void)state;
+    for (int i = 0; i < COUNT(cols); i++)
+        for (int backward = 0; backward < 2; backward++) {
+            check(NULL, backward, cols[i]);
+            check("cuda-staged", backward, cols[i]);
+        }
+}
+
+int main(void) {
+    void *memory;
+    int skip = cuda_case_open(80, sizeof host, &ctx, &memory);
+    if (skip != 0) return skip;
+    device = memory;
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_row_has_its_bits_anywhere)};
+    int failed = cmocka_run_group_tests_name("cuda softmax", tests, NULL, NULL);
+    cuda_case_close(ctx, memory);
+    return failed;
+}
