@@ -218,10 +218,11 @@ tsr_status tsri_cuda_prepare(const char *op, const struct tsri_cuda_queue *queue
     return get_kernel(op, queue, program, &known);
 }
 
-// Asks the driver once for each kernel and size, because the driver takes a lock for it.
+// Asks the driver once for each kernel and size, because the driver takes a lock for it. Without asking a block has 48 KiB, and
+// what the kernel declares itself is part of them.
 static tsr_status allow_shared(const char *op, const struct tsri_cuda_queue *queue,
                                struct tsri_cuda_known_kernel *known, int bytes) {
-    enum { WITHOUT_ASKING = 48 << 10 };
+    enum { WITHOUT_ASKING = 32 << 10 };
     if (bytes <= WITHOUT_ASKING || bytes <= known->shared_bytes) return TSR_OK;
     TSRI_TRY(tsri_cuda_kernel_allow_shared(op, queue->device.driver, queue->device.properties.arch,
                                            &known->program, queue->device.handle, &bytes));

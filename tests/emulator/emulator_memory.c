@@ -193,13 +193,14 @@ cu_result emulator_library_kernel(cu_kernel *kernel, cu_library library, const c
     void *function = dlsym(library->handle, "emulator_static_bytes");
     memcpy(&static_bytes, &function, sizeof function);
     if (found == NULL || table == NULL || function == NULL) return NOT_FOUND;
+    const unsigned without_asking = 48 << 10, own = static_bytes(); // of shared memory
     struct cu_kernel_st *k = calloc(1, sizeof *k);
     if (k == NULL) return CU_OUT_OF_MEMORY;
     *k = (struct cu_kernel_st){.next = library->kernels,
                                .kernel = found,
                                .table = table,
-                               .static_bytes = static_bytes(),
-                               .max_dynamic = 48 << 10};
+                               .static_bytes = own,
+                               .max_dynamic = own < without_asking ? without_asking - own : 0};
     snprintf(k->name, sizeof k->name, "%s", name);
     library->kernels = k;
     *kernel = k;
