@@ -66,7 +66,7 @@ extern "C" {
 //           roundoff for keys rotated in this call. The capacity, or max_seqlen_k where that is less, determines how
 //           keys are split: results are bitwise repeatable for any number of threads, and a sequence's result does not
 //           depend on the others of the call. On CUDA the split also depends on the card and on the number of sequences
-//           and heads of the call, though not from run to run; TSR_BATCH_INVARIANT rules that out.
+//           and heads of the call, and is the same in every run; under TSR_BATCH_INVARIANT it depends on neither number.
 // CUDA      f32, bf16, f16, up to 2^29 keys of a sequence, 2^24 sequences times key heads, 2^30 rows times heads of q;
 //           the same bounds and guarantees, on one kind of card.
 // Errors    INVALID_ARGUMENT, before anything is written, on the CPU also for bad metadata (_prepare does not check it);

@@ -261,7 +261,7 @@ static void run_loop(void *arg, int thread) {
 }
 
 // Each of n threads takes work / n, plus some time to wake and to wait for. Below LEAST_WORK, threads are no faster
-// than the calling thread alone (docs/threads.md).
+// than the calling thread alone; of many threads, a few are no faster below LEAST_WORK_OF_MANY (docs/threads.md).
 int tsri_worth_threads(const struct tsri_limits *limits, double multiplications) {
     enum { THREAD_WORK = 16 << 10, LEAST_WORK = 200 << 10, LEAST_WORK_OF_MANY = 400 << 10 };
     enum { SCALAR_TIMES = 16 }; // plain C takes this many times as long

@@ -76,8 +76,8 @@ tsr_status tsri_check_same_dtype(const char *op, const char *field, const tsr_te
 // Accepts f32, bf16, f16 and f64.
 tsr_status tsri_check_float(const char *op, const char *field, const tsr_tensor *t);
 
-// Checks that no two elements of an output share memory: with dimensions sorted by stride, each stride exceeds the span
-// of all dimensions below it.
+// Checks that no two elements of an output share memory: with dimensions sorted by stride, each stride is at least
+// the span of all dimensions below it.
 tsr_status tsri_check_apart(const char *op, const char *field, const tsr_tensor *t);
 
 // Checks that out and other share no memory. With may_be_same, they may be the very same view.

@@ -41,9 +41,9 @@ static json_t *args_json(const struct profile *profile, const struct profile_eve
     if (r->bytes > 0) json_object_set_new(args, "bytes", json_integer(r->bytes));
     if (r->kind != TSR_PROFILE_KERNEL) return args;
     json_object_set_new(args, "blocks", json_integer(r->num_blocks));
-    json_object_set_new(args, "threads per block", json_integer(r->block_threads));
-    json_object_set_new(args, "registers per thread", json_integer(r->num_registers));
-    json_object_set_new(args, "shared bytes per block", json_integer(r->shared_bytes));
+    json_object_set_new(args, "threads of a block", json_integer(r->block_threads));
+    json_object_set_new(args, "registers of a thread", json_integer(r->num_registers));
+    json_object_set_new(args, "shared bytes of a block", json_integer(r->shared_bytes));
     return args;
 }
 

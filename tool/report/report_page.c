@@ -54,7 +54,7 @@ static void headline_figures(FILE *out, const struct report_summary *s) {
     }
     if (s->best_fusion != NULL && isfinite(s->best_fusion_saved)) {
         snprintf(number, sizeof number, "%.0f", 100 * s->best_fusion_saved);
-        figure(out, "", number, "%", "less memory traffic for it by fusion");
+        figure(out, "", number, "%", "of its memory traffic saved by fusion");
     }
     bool is_right = s->num_failed == 0 && s->worst_err_over_bound <= 1;
     snprintf(number, sizeof number, "%lld", (long long)s->num_failed);

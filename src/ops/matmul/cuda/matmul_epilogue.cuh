@@ -12,7 +12,7 @@
 #define COLS 8
 #define EACH_COL(i) _Pragma("unroll") for (int i = 0; i < COLS; i++)
 
-// A warp's floats in shared memory; padding puts every second row in different banks.
+// A warp's floats in shared memory; padding puts neighbouring rows 8 banks apart.
 #define STAGING_STRIDE 72
 #define STAGING_FLOATS(rows) ((rows)*STAGING_STRIDE)
 
