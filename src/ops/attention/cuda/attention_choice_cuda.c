@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which variant of attention on CUDA is preferred; NULL: the first in the table that serves the call. Pure.
+// Which variant of attention on CUDA is preferred. NULL: the first in the table that serves the call. Pure.
 #include "ops/attention/cuda/backward/attention_backward_cuda.h"
 #include "ops/attention/cuda/forward/attention_forward_cuda.h"
 
@@ -9,9 +9,10 @@ const char *attention_cuda_prefer_forward(const void *problem, const struct tsri
     return attention_cuda_prefers_few(p, limits) ? "cuda-few" : NULL;
 }
 
-// Of a few queries and keys a tile of flash1's, and of flash3's, is mostly empty, and what it costs to start one counts;
-// flash3's where there are more heads than run side by side. Not with a bias, which costs flash2 more than that, and not in f16 on
-// Hopper, where flash2's kernels are rare ones. Other heads of a call decide, so not under TSR_BATCH_INVARIANT.
+// With few queries and keys a tile of flash1 or flash3 is mostly empty, and the cost of starting a tile counts. For flash3 this
+// holds if there are more heads than run at once; not with a bias, which costs flash2 more than flash3 loses, and not in f16 on
+// Hopper, where flash2's kernels are rare. The choice depends on other heads of the call, so it is not made under
+// TSR_BATCH_INVARIANT.
 const char *attention_cuda_prefer_backward(const void *problem, const struct tsri_limits *limits) {
     enum { FEW = 16, FEW_DEEP = 32, FEW_SHALLOW = 96, MANY_HEADS = 64 };
     const struct attention_problem *p = problem;

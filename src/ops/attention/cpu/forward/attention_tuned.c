@@ -2,8 +2,8 @@
 // flash2 for speed: keys and values of a head are packed once, then tiles of tall blocks of queries run against long blocks of
 // keys.
 //
-// A block is 96 queries by 512 keys, or 192 queries if a head does not stay in the second-level cache. Its scores stay in that cache.
-// Blocks this long make the rescaling of the output and the row-by-row work between the products rare.
+// A block is 96 queries by 512 keys, or 192 queries if a head does not stay in the second-level cache. Its scores stay in that
+// cache. Blocks this long make the rescaling of the output and the row-by-row work between the products rare.
 //
 // Who packs (enum attention_packing): with many small heads the thread that takes a head; with few threads, or fewer heads than
 // threads, each thread what its tiles need; with small heads the thread of a tile; for the only tile of a large head its thread,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention's backward on CUDA, the part that all variants share: statistics of the rows before, dsinks and dbias after, and
-// the kernels of these.
+// The part of attention's backward on CUDA that all variants share: statistics of the rows first, dsinks and dbias last, and their
+// kernels.
 #include "ops/attention/cuda/backward/attention_backward_cuda.h"
 #include "ops/attention/cuda/backward/attention_backward_fma_cuda.h"
 
@@ -61,7 +61,7 @@ bool attention_backward_has_features(const struct attention_problem *p) {
            p->dropout_threshold != 0;
 }
 
-// Of a head; packed: of all sequences, each of which starts a group of rows later.
+// Rows of the statistics of one head. Packed: of all sequences, each of which starts a group of rows later.
 static int64_t statistic_rows(const struct attention_problem *p) {
     const int64_t unit = ATTENTION_STATISTIC_ROWS;
     if (p->is_packed) return (p->total_q / unit + p->num_batches + 1) * unit;
@@ -72,7 +72,7 @@ int64_t attention_backward_statistics(const struct attention_problem *p) {
     return (p->is_packed ? 1 : p->num_batches) * p->num_heads_q * statistic_rows(p);
 }
 
-// lse and delta; beside a bias lse_low, too, and whether any of it is not 0: rounded to a line of the cache.
+// lse and delta. With a bias also lse_low, and a flag whether any lse_low is not 0, in a cache line of its own.
 int64_t attention_backward_statistics_floats(const struct attention_problem *p) {
     const int64_t rows = attention_backward_statistics(p);
     return p->bias.data != NULL ? 3 * rows + 32 : 2 * rows;
@@ -90,7 +90,7 @@ bool attention_backward_is_aligned(const struct attention_problem *p) {
     return true;
 }
 
-// Queries and keys alone.
+// Shared memory of queries and keys only.
 static int64_t lse_shared_bytes(const struct attention_problem *p) {
     return 2 * LSE_BLOCK * attention_backward_fma_stride(p->head_dim) * (int64_t)sizeof(float);
 }
@@ -125,7 +125,7 @@ struct attention_backward_params attention_backward_params_of(const struct atten
     return b;
 }
 
-// For kernels of any dtype, in which what lies beside has its own.
+// For kernels of any dtype: bias, slopes and sinks have dtypes of their own.
 static void set_beside(struct attention_backward_params *b) {
     b->p.bias.is_f32 = b->bias_dtype;
     b->p.slopes.is_f32 = b->slopes_dtype;
@@ -143,7 +143,7 @@ void attention_backward_set_any_dtype(const struct attention_problem *p,
     b->is_vector = attention_backward_is_aligned(p);
 }
 
-// Clears what belongs to no sequence and computes the statistics.
+// Clears rows of no sequence and computes the statistics.
 tsr_status attention_backward_start(tsr_context *ctx, const struct attention_problem *p,
                                     struct attention_backward_params b, bool sums_rows) {
     const struct tsri_cuda_program program = any_program(ROWS);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the variants of attention's backward on CUDA share: statistics of the rows before, dsinks and dbias after.
+// What the variants of attention's backward on CUDA share: statistics of the rows first, dsinks and dbias last.
 #ifndef TSRI_ATTENTION_BACKWARD_CUDA_H
 #define TSRI_ATTENTION_BACKWARD_CUDA_H
 
 #include "ops/attention/cuda/attention_cuda.h"
 #include "ops/attention/cuda/backward/attention_backward_params.h"
 
-enum { ATTENTION_BACKWARD_PROGRAMS = 9 }; // that a variant launches, at most
+enum { ATTENTION_BACKWARD_PROGRAMS = 9 }; // that one variant launches, at most
 
 // Softcap, bias, ALiBi or dropout.
 bool attention_backward_has_features(const struct attention_problem *p);
@@ -18,34 +18,34 @@ static inline int64_t attention_backward_deepest(const struct attention_problem 
 int64_t attention_backward_tile_dims(const struct attention_problem *p);
 // Whether rows of q, k, v, dout and of the gradients move in pieces of 16 bytes.
 bool attention_backward_is_aligned(const struct attention_problem *p);
-// Of all heads, padded; and how many floats the statistics have at the start of the workspace.
+// Rows of the statistics of all heads, padded; and the floats of the statistics at the start of the workspace.
 int64_t attention_backward_statistics(const struct attention_problem *p);
 int64_t attention_backward_statistics_floats(const struct attention_problem *p);
 
 struct attention_backward_params attention_backward_params_of(const struct attention_problem *p,
                                                               void *workspace);
-// sums_rows: rows of a large lse beside a bias are summed again by the variant itself.
+// sums_rows: with a bias, the variant itself sums rows with a large lse again.
 int attention_backward_shared_programs(tsr_context *ctx, const struct attention_problem *p,
                                        bool sums_rows, struct tsri_cuda_program *programs);
 tsr_status attention_backward_prepare(tsr_context *ctx, const struct attention_problem *p,
                                       const struct tsri_cuda_program *programs, int count);
-// Clears what belongs to no sequence and computes the statistics.
+// Clears rows of no sequence and computes the statistics.
 tsr_status attention_backward_start(tsr_context *ctx, const struct attention_problem *p,
                                     struct attention_backward_params b, bool sums_rows);
 // dsinks and dbias.
 tsr_status attention_backward_finish(tsr_context *ctx, const struct attention_problem *p,
                                      struct attention_backward_params b);
 
-// For kernels of any dtype. In fp32 they read pieces of four elements where all rows start at multiples of 16 bytes.
+// For kernels of any dtype. In fp32 they read pieces of four elements if all rows start at multiples of 16 bytes.
 void attention_backward_set_any_dtype(const struct attention_problem *p,
                                       struct attention_backward_params *b);
 
-// Shared memory for the kernel of dbias, where it is asked for.
+// Shared memory of the kernel of dbias, if dbias is wanted.
 bool attention_backward_has_room_for_dbias(const struct attention_problem *p,
                                            const struct tsri_limits *limits);
 
-// The i-th kernel of what all variants share, of flash1 and naive, of flash2, of flash3, of small; *index falls by how many there
-// are.
+// The i-th kernel of one group: shared by all variants, flash1 and naive, flash2, flash3, small. If the group has fewer, *index
+// falls by their number.
 bool attention_backward_shared_kernel(int *index, int cuda_arch, struct tsri_cuda_program *program);
 bool attention_backward_flash1_kernel(int *index, int cuda_arch, struct tsri_cuda_program *program);
 bool attention_backward_flash2_kernel(int *index, int cuda_arch, struct tsri_cuda_program *program);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuda-flash1 and cuda-naive of attention's backward, in fp32 arithmetic: what is served, plans, launches. flash1 has one
-// kernel for dk and dv, and one for dq.
+// cuda-flash1 and cuda-naive of attention's backward, in fp32 arithmetic: what is served, plans, launches. flash1 has one kernel
+// for dk and dv and one for dq.
 #include "ops/attention/cuda/backward/attention_backward_cuda.h"
 #include "ops/attention/cuda/backward/attention_backward_fma_cuda.h"
 
 enum {
-    LOW_DIM = 128,   // columns up to which tiles are BACKWARD_FMA_BLOCK high
-    DEEP_BLOCK = 32, // rows; half of either where a block has less shared memory
+    LOW_DIM = 128,   // columns up to which tiles have BACKWARD_FMA_BLOCK rows
+    DEEP_BLOCK = 32, // rows; half if a block has less shared memory
     NAIVE_THREADS = 128,
 };
 static const char op[] = "attention_backward";

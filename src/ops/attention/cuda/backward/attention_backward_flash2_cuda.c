@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuda-flash2 of attention's backward: a kernel of keys for dk and dv, one of queries for dq. See
+// cuda-flash2 of attention's backward: one kernel over keys for dk and dv, one over queries for dq. See
 // attention_backward_flash2.cuh.
 #include "ops/attention/cuda/backward/attention_backward_cuda.h"
 
@@ -16,8 +16,8 @@ static int num_threads(tsr_dtype dtype, int64_t head_dim, bool is_narrow) {
     return 32 * (is_narrow ? FLASH2_NARROW_WARPS : FLASH2_WARPS(head_dim, dtype == TSR_F32));
 }
 
-// Two tiles that a block owns, two stages of two that pass by, and what belongs to their rows; with features, scores
-// and their gradients.
+// Two tiles that a block owns, two stages of two passing tiles, and values for their rows; with features also scores and their
+// gradients.
 static int64_t shared_bytes(bool is_of_keys, tsr_dtype dtype, int64_t head_dim, bool has_features,
                             bool is_narrow) {
     const bool is_f32 = dtype == TSR_F32;
@@ -40,7 +40,7 @@ static bool has_room(tsr_dtype dtype, int64_t head_dim, bool has_features, bool 
 
 // ---- Programs ---------------------------------------------------------------------------------
 
-// With 256 columns one kernel does both.
+// With 256 columns one kernel serves with and without features.
 enum kernel { QUERIES, KEYS, SUMS };
 static struct tsri_cuda_program program_of(enum kernel kernel, tsr_dtype dtype, int64_t head_dim,
                                            bool has_features, bool is_narrow) {
@@ -62,7 +62,7 @@ static struct tsri_cuda_program program_of(enum kernel kernel, tsr_dtype dtype, 
     return program;
 }
 
-// Beside a bias; the products of 16 bits are as good as fp32's for that.
+// Whether rows are summed again with a bias. For this purpose products of 16 bits are as good as those of fp32.
 static bool sums_rows(tsr_dtype dtype) { return dtype == TSR_F32; }
 
 bool attention_backward_flash2_kernel(int *index, int cuda_arch,
@@ -85,7 +85,7 @@ bool attention_backward_flash2_kernel(int *index, int cuda_arch,
                 *program = program_of(kind == 4 ? SUMS : (enum kernel)(kind % 2), dtypes[d],
                                       head_dims[n], has_features, is_narrow);
                 const bool is_plain = !has_features && head_dims[n] < 256;
-                program->is_rare = // bf16's are ordinary before flash3
+                program->is_rare = // bf16 is standard before flash3
                     dtypes[d] == TSR_BF16 ? cuda_arch == 90 && !is_plain
                                           : !is_plain || (dtypes[d] == TSR_F16 && cuda_arch == 90);
                 return true;
@@ -94,7 +94,7 @@ bool attention_backward_flash2_kernel(int *index, int cuda_arch,
 }
 
 // ---- Plans ------------------------------------------------------------------------------------
-// block_m, block_n: rows that a block of queries, of keys owns; block_k: columns of tiles; grain: they are narrow.
+// block_m, block_n: rows that a block of queries, of keys owns. block_k: columns of tiles. grain: tiles are narrow.
 
 static bool is_served(const struct attention_problem *p, bool is_narrow,
                       const struct tsri_limits *limits) {

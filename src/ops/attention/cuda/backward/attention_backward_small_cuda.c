@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuda-small of attention's backward, of few queries and keys on Hopper: what is served, plan, launch. See
+// cuda-small of attention's backward, for few queries and keys on Hopper: what is served, plan, launch. See
 // attention_backward_small.cu.
 #include "ops/attention/cuda/backward/attention_backward_cuda.h"
 #include "ops/attention/cuda/backward/attention_backward_small_params.h"
@@ -52,7 +52,7 @@ static int64_t blocks_of(const struct attention_problem *p, int64_t units) {
 
 static int64_t round_to_slabs(int64_t rows) { return tsri_ceil_div(rows, SMALL_SLAB) * SMALL_SLAB; }
 
-// That a block of a head owns.
+// The number of queries that a block of a head owns.
 static int64_t queries_of(const struct attention_problem *p, int64_t units) {
     return round_to_slabs(tsri_ceil_div(p->seqlen_q, blocks_of(p, units)));
 }
@@ -62,8 +62,9 @@ static int64_t shared_bytes(const struct attention_problem *p, int64_t units) {
                        queries_of(p, units));
 }
 
-// With blocks of 64 keys a head has more blocks; but the blocks of a cluster run on one part of the card, and with four of them
-// some of each part's multiprocessors are left. Heads of one such block have no use for more, and those above 64 no registers.
+// Blocks of 64 keys give a head more blocks. But the blocks of a cluster run on one part of the card, and clusters of four leave
+// some of each part's multiprocessors idle. A head of one block gains nothing from more threads, and heads above 64 have no
+// registers for them.
 static int64_t units_of(const struct attention_problem *p, const struct tsri_limits *limits) {
     const int64_t blocks = blocks_of(p, 1), sms = limits->num_sms;
     if (blocks == 1 || dims_of(p) > 64) return 1;
@@ -91,7 +92,7 @@ bool attention_cuda_has_small_backward(const void *problem, const struct tsri_li
 
 bool attention_backward_prefers_small(const struct attention_problem *p,
                                       const struct tsri_limits *limits) {
-    // Of the multiprocessors, where a head has more than 64 keys.
+    // Waves of blocks, for heads with more than one block of keys.
     enum { MOST_WAVES = 4, MOST_DEEP_WAVES = 2 };
     if (!attention_cuda_has_small_backward(p, limits) || (limits->flags & TSR_BATCH_INVARIANT) != 0)
         return false;
@@ -153,7 +154,7 @@ tsr_status attention_cuda_small_backward_run(tsr_context *ctx, const void *probl
         .rows = (int)round_to_slabs(p->seqlen_q),
         .softmax_scale = all.softmax_scale,
     };
-    // Comes in before the kernel ahead has ended, and waits for it before it reads.
+    // The kernel starts before the previous one has ended, and waits for its end before it reads.
     const struct tsri_cuda_launch launch = {.num_blocks = plan->num_tasks,
                                             .num_threads = SMALL_THREADS(plan->grain),
                                             .shared_bytes = (int)shared_bytes(p, plan->grain),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What cuda-small's backward gets, by value, and how its blocks lay out shared memory. Read by both compilers: no headers but
-// these, no typedefs. It is a launch's own, and short: what a call of microseconds copies for its launch counts.
+// The parameters of cuda-small's backward, passed by value, and the layout of its blocks' shared memory. Read by both compilers:
+// no headers but these, no typedefs. The struct is short and only for this launch: in a call of microseconds the copy of the
+// parameters counts.
 #ifndef TSRI_ATTENTION_BACKWARD_SMALL_PARAMS_H
 #define TSRI_ATTENTION_BACKWARD_SMALL_PARAMS_H
 
@@ -8,13 +9,13 @@
 
 #define SMALL_KEYS(units) (64 * (units))          // of a block
 #define SMALL_THREADS(units) (256 * (int)(units)) // two warps for 16 keys
-#define SMALL_SLAB 64                             // queries whose gradients lie together
+#define SMALL_SLAB 64                             // queries whose gradients are stored together
 #define SMALL_ROW_BYTES 128                       // of a row in shared memory, of 64 columns
 
-// Bytes of shared memory: queries and dout (later sums of partners), keys of the whole head, values, gradients of scores of the
-// block's keys (and first out), those of the other blocks' keys for the block's queries, lse and delta, a barrier. dims: 64 or
-// 128, of which a tile has the first 64 columns of all rows, then the others; rows: of queries, whole slabs; blocks: of the
-// cluster; queries: that a block of it owns.
+// Bytes of shared memory: queries and dout (later the partners' sums), keys of the whole head, values, gradients of scores of the
+// block's keys (first out), gradients of the other blocks' keys for the block's queries, lse and delta, a barrier. dims: 64 or
+// 128; a tile holds the first 64 columns of all rows, then the others. rows: queries, in whole slabs. blocks: of the cluster.
+// queries: that one of its blocks owns.
 #define SMALL_TILE_BYTES(rows, dims) ((rows) * ((dims) / 64 * SMALL_ROW_BYTES))
 #define SMALL_HEAD_BYTES(dims, rows, units)                                                        \
     (2 * SMALL_TILE_BYTES(rows, dims) > SMALL_KEYS(units) * (dims)*8                               \
@@ -43,8 +44,8 @@ struct attention_backward_small_params {
     long long lse_batch, lse_head;
     int num_heads, seqlen_q, seqlen_k, head_dim, head_dim_v;
     int shift, window_left,
-        window_right;          // of the diagonal j = i + shift; ATTENTION_NO_WINDOW: none
-    int has_hidden;            // mask or windows: there may be pairs that do not see each other
+        window_right;          // relative to the diagonal j = i + shift; ATTENTION_NO_WINDOW: none
+    int has_hidden;            // mask or windows: some pairs may be hidden
     int blocks, queries, rows; // see above
     float softmax_scale;
 };

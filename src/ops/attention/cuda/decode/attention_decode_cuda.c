@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode on CUDA: what is served, how keys are split, programs and launches. Lengths lie on the device and are read by the
-// kernels alone, so that a plan knows the longest they may be: max_chunks bounds the parts of a sequence, and the
-// kernels make fewer of them where a sequence is short.
+// Decode on CUDA: what is served, how keys are split, programs and launches. Lengths are on the device and only kernels read them,
+// so a plan knows only the longest possible length. max_chunks bounds the chunks of a sequence; kernels make fewer if a sequence
+// is short.
 #include <stdatomic.h>
 #include <time.h>
 #include <unistd.h>
@@ -14,16 +14,16 @@ static const char op[] = "attention_decode";
 
 enum {
     THREADS = 128,
-    CHECK_THREADS = 256, // 8 warps, as attention_decode_check.cu has them
+    CHECK_THREADS = 256, // 8 warps, as in attention_decode_check.cu
     FMA_ROWS = 4,
     INVARIANT_KEYS = 1024, // of a chunk, batch-invariant
     INVARIANT_CHUNKS = 64, // at most
-    ITEM_KEYS = 64,        // what an item costs beside its own, in keys
+    ITEM_KEYS = 64,        // cost of an item besides its keys, in keys
     MOST_WAVES = 8,
-    MARKED_CHUNKS = 8,      // of a tile, that the block of the last of them merges,
-    MARKED_ROWS = 4,        // and of so many rows
-    SHORT_KEYS = 256,       // that tensor cores are sooner through than a merge
-    EARLY_BYTES = 16 << 20, // of caches
+    MARKED_CHUNKS = 8,      // most chunks of a tile that its last block merges,
+    MARKED_ROWS = 4,        // and most rows
+    SHORT_KEYS = 256,       // with up to so many, tensor cores take less than a merge
+    EARLY_BYTES = 16 << 20, // bytes of the caches, at most
     NAIVE_BLOCKS = 1 << 20,
 };
 
@@ -39,8 +39,7 @@ bool attention_decode_cuda_serves(const void *problem, const struct tsri_limits 
 }
 
 // ---- Programs ---------------------------------------------------------------------------------
-// The split's kernel by dtype, columns and rows of a tile, with the blocks of a multiprocessor that its registers
-// leave room for.
+// The split's kernels by dtype, columns and rows of a tile, with the blocks per multiprocessor that their registers allow.
 
 struct shape {
     int dims, row_tiles, blocks;
@@ -97,7 +96,7 @@ bool attention_decode_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_pro
         return true;
     }
     *program = index == 0 ? merge_program() : index == 1 ? append_program() : check_program();
-    program->is_rare = index == 2; // for who asks for num_errors
+    program->is_rare = index == 2; // only for callers of num_errors
     return index < 3;
 }
 
@@ -107,7 +106,7 @@ static int64_t group_of(const struct attention_problem *a) {
     return tsri_max(a->num_heads_q / tsri_max(a->num_heads_kv, 1), 1);
 }
 
-// The narrowest that holds the columns, and the longest sequence's rows where there is one.
+// The narrowest shape that holds the columns and, if there is one, the rows of the longest sequence.
 static const struct shape *shape_of(const struct attention_problem *a) {
     int64_t dims = tsri_max(a->head_dim, a->head_dim_v), rows = group_of(a) * a->seqlen_q;
     const struct shape *shapes = a->dtype == TSR_F32 ? fma_shapes : mma_shapes, *best = NULL;
@@ -123,8 +122,8 @@ static int64_t rows_of(const struct attention_problem *a, const struct shape *sh
     return a->dtype == TSR_F32 ? FMA_ROWS : 8 * shape->row_tiles;
 }
 
-// Chunks of the longest sequence such that the last wave of blocks is nearly full. Where results may not depend on
-// the batch, the room for keys alone decides.
+// The number of chunks of the longest sequence that nearly fills the last wave of blocks. If results may not depend on the batch,
+// only the room for keys decides.
 static int64_t chunks_of(const struct attention_decode_problem *p, const struct tsri_limits *limits,
                          int64_t slots) {
     int64_t items = tsri_max(p->a.num_batches * p->a.num_heads_kv, 1), best = 1, least = INT64_MAX;
@@ -149,15 +148,15 @@ static int64_t partial_stride_of(const struct attention_problem *a) {
     return (int64_t)tsri_round_up((size_t)a->head_dim_v, 4);
 }
 
-// Whether the block of a tile's last chunk merges them: where it has been found to be faster, on tensor cores; not where a tile's
-// rows may hang on other sequences' lengths.
+// Whether the block of a tile's last chunk merges the chunks. It does on tensor cores where that was measured to be faster, but
+// not if a tile's rows may not depend on other sequences' lengths.
 static bool merges_itself(const struct attention_problem *a, const struct tsri_plan *plan) {
     return a->dtype != TSR_F32 && plan->block_k > 1 && plan->block_k <= MARKED_CHUNKS &&
            group_of(a) * a->seqlen_q <= MARKED_ROWS && (plan->flags & TSR_BATCH_INVARIANT) == 0;
 }
 _Static_assert((int)MARKED_CHUNKS <= DECODE_MOST_MARKED, "what the kernel takes");
 
-// block_m: rows of a tile, block_n: tiles of the longest sequence, block_k: chunks, grain: 0 where there is no split.
+// block_m: rows of a tile. block_n: tiles of the longest sequence. block_k: chunks. grain: blocks that run at once.
 void attention_decode_cuda_plan(const void *problem, const struct tsri_limits *limits,
                                 struct tsri_plan *plan) {
     const struct attention_decode_problem *p = problem;
@@ -228,12 +227,12 @@ static tsr_status prepare_shared(tsr_context *ctx, const struct attention_decode
     return attention_cuda_prepare_clear(ctx, op, &p->a);
 }
 
-// Where no sequence has more than one tile of queries, each new row is read by one block of a head, which may append it.
+// If no sequence has more than one tile of queries, one block of a head reads each new row, so that block may append it.
 static bool is_appending(const struct attention_decode_problem *p, const struct tsri_plan *plan) {
     return p->a.k.data != NULL && plan->block_n == 1 && plan->num_tasks > 0;
 }
 
-// Bad sequences counted, new rows into the caches, unless the next kernel appends them, and what belongs to no sequence.
+// Counts bad sequences, writes new rows into the caches (unless the next kernel appends them), and clears rows of no sequence.
 static tsr_status run_shared(tsr_context *ctx, const struct attention_decode_problem *p,
                              const struct attention_decode_params *params, bool is_appended) {
     const struct tsri_cuda_program append = append_program(), check = check_program();
@@ -258,8 +257,8 @@ tsr_status attention_decode_cuda_prepare(tsr_context *ctx, const void *problem,
     return tsri_cuda_prepare(op, tsri_context_queue(ctx), &split);
 }
 
-// Another number of 64 bits for every call, mixed from one of the process and one of the call: no workspace holds it but by
-// that call.
+// A new number of 64 bits for every call, mixed from one number of the process and one of the call. A workspace can only hold it
+// if that call wrote it.
 static uint64_t new_mark(void) {
     static atomic_uint_fast64_t next;
     uint64_t mark = atomic_fetch_add_explicit(&next, 0x9e3779b97f4a7c15u, memory_order_relaxed);
@@ -271,11 +270,12 @@ static uint64_t new_mark(void) {
     }
     mark = (mark ^ mark >> 30) * 0xbf58476d1ce4e5b9u;
     mark = (mark ^ mark >> 27) * 0x94d049bb133111ebu;
-    return (mark ^ mark >> 31) | 1; // not what memory is cleared to
+    return (mark ^ mark >> 31) | 1; // never 0, as memory may be cleared to 0
 }
 
-// On tensor cores, where the caches are small, blocks come in while the kernel ahead ends. Large ones lie in the second-level
-// cache, if at all, near the multiprocessors that read them last, and blocks that come in early are elsewhere in each call.
+// Whether blocks start while the previous kernel ends: on tensor cores with small caches. Large caches are in the second-level
+// cache, if at all, near the multiprocessors that read them last, and blocks that start early are on other multiprocessors in each
+// call.
 static bool comes_early(const struct attention_decode_problem *p) {
     const int64_t row = (p->a.head_dim + p->a.head_dim_v) * (int64_t)tsr_dtype_bytes(p->a.dtype);
     return p->a.dtype != TSR_F32 &&
@@ -316,7 +316,7 @@ tsr_status attention_decode_cuda_run(tsr_context *ctx, const void *problem,
     if (plan->num_tasks == 0) return TSR_OK;
     const struct tsri_cuda_program split = split_program(p->a.dtype, shape_of(&p->a)),
                                    merge = merge_program();
-    // Blocks beyond the direct ones for sequences of more tiles than chunks, where there may be any.
+    // Further blocks for sequences with more tiles than chunks, if there may be any.
     int64_t others = plan->block_n > plan->block_k ? tsri_min(tiles, plan->grain) : 0;
     TSRI_TRY(launch(ctx, p, &split, params.num_items + others, &params));
     if (plan->block_k == 1 || params.marks != NULL) return TSR_OK;

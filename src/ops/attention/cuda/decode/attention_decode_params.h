@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CUDA kernels of decode and of merging get, by value. Read by both compilers: no headers of the system.
+// The parameters of the CUDA kernels of decode and of merging, passed by value. Read by both compilers: no headers of the system.
 #ifndef TSRI_ATTENTION_DECODE_PARAMS_H
 #define TSRI_ATTENTION_DECODE_PARAMS_H
 
 #include "ops/attention/attention_params.h"
 
-// Rows, sequences times key heads, and key heads are so few that their products with what kernels count stay in an int.
+// Limits of rows, of sequences x key heads, and of key heads, so that what kernels compute from them fits in an int.
 #define DECODE_CUDA_MAX_ROWS (1 << 30)
 #define DECODE_CUDA_MAX_ITEMS (1 << 24)
 #define DECODE_CUDA_MAX_HEADS (1 << 22)
 
-// A chunk of keys is a multiple of the first and at least the second, so that partial results stay small beside it.
+// A chunk of keys is a multiple of the first and at least the second, so that partial results stay small in comparison.
 #define DECODE_CHUNK_STEP 64
 #define DECODE_CHUNK_LEAST 128
 #define DECODE_MOST_MARKED                                                                         \
@@ -29,27 +29,27 @@ struct attention_decode_params {
     int most_keys;
     int is_appending; // the split's blocks append the new rows, as no sequence has more than one tile of queries
     int is_aligned; // rows of the caches move in pieces of 16 bytes
-    int dtype;      // of q, for kernels that are compiled for all
+    int dtype;      // of q, in kernels for all dtypes
 
-    // The split. Each of the first num_items blocks takes an item (sequence, chunk, key head); the others go over
-    // the sequences of more row tiles than there are chunks, which are not split.
+    // The split. Each of the first num_items blocks takes one item (sequence, chunk, key head). The other blocks take the
+    // sequences with more row tiles than chunks, which are not split.
     int num_items, max_chunks, rows_per_tile;
     float *partial, *states; // of chunk and row: partial_stride floats; a reference and a sum
     int partial_stride;
     int num_merged,
         merged_tiles; // rows that the merge goes over: of so many tiles of each sequence and key head
-    // Where the block whose chunk of a tile comes last merges them (attention_decode_ends.cuh): `mark` of each that is there. 0: a
-    // kernel of its own does.
+    // If the last block to finish a chunk of a tile merges the chunks (attention_decode_ends.cuh): each finished chunk has `mark`
+    // in marks. marks 0: a separate kernel merges.
     unsigned long long *marks, mark;
 };
 
-// Of the kernel that counts the sequences with bad metadata.
+// Parameters of the kernel that counts sequences with bad metadata.
 struct attention_decode_check_params {
     struct attention_decode_params p;
     int *num_errors;
 };
 
-// (num_parts, rows of three dimensions, columns); strides in elements.
+// Shape: (num_parts, rows of three dimensions, columns). Strides in elements.
 struct attention_merge_tensor {
     void *data; // 0: absent
     long long part, stride[3];

@@ -44,7 +44,7 @@ static struct attention_merge_tensor tensor_of(const struct attention_merge_view
         t->data, t->part, {t->stride[0], t->stride[1], t->stride[2]}, (int)t->dtype};
 }
 
-// Four columns of any row and part at an address that is a multiple of their bytes.
+// Whether each group of four columns, in any row and part, has an address that is a multiple of its bytes.
 static bool is_aligned(const struct attention_merge_problem *p,
                        const struct attention_merge_view *t) {
     enum { COLUMNS = 4 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuda-few, attention's forward of few queries on Hopper: what is served, plan, launches. It is flash3 with other rows: see
-// struct attention_few.
+// cuda-few, attention's forward of few queries on Hopper: what is served, plan, launch. It is flash3 with other rows in a tile:
+// see struct attention_few.
 #include <math.h>
 
 #include "ops/attention/cuda/forward/attention_flash3_cuda.h"
@@ -8,7 +8,7 @@
 static const char op[] = "attention_forward";
 
 enum {
-    SOFTCAP = 2, // of terms
+    SOFTCAP = 2, // as in a tile's terms
     GROUP_ROWS = FLASH3_GROUP_ROWS,
     MOST_SPLITS = 64,
     MERGE_THREADS = 128,
@@ -26,12 +26,12 @@ static int64_t group_of(const struct attention_problem *p) {
     return tsri_max(p->num_heads_q / tsri_max(p->num_heads_kv, 1), 1);
 }
 
-// Registers are too few for the others.
+// Other tiles have too few registers for softcap.
 static bool has_softcap(const struct flash3_tile *tile) {
     return tile->groups == 1 && tile->head_dim <= 128;
 }
 
-// Whether it is of the narrowest that hold the heads, and a query's heads fit it.
+// Whether the tile is one of the narrowest that hold the heads, and a query's heads fit in it.
 static bool may_serve(const struct flash3_tile *tile, const struct attention_problem *p) {
     const struct flash3_tile *first = tiles;
     while (first < tiles + TSRI_COUNT(tiles) &&
@@ -91,7 +91,8 @@ static int64_t keys_of(const struct attention_problem *p, int64_t queries) {
     return tsri_min(p->window_left + behind + queries, p->seqlen_k);
 }
 
-// A launch and the way of a first tile; a second launch; and what memory and the second-level cache give, bytes a nanosecond.
+// Nanoseconds of a launch with the first tile, and of a second launch; rates of memory and second-level cache in bytes per
+// nanosecond.
 #define START_NS 4300.0
 #define MERGE_NS 2500.0
 #define MEMORY_RATE 4200.0
@@ -102,7 +103,7 @@ static double ns_of_memory(const struct attention_problem *p, int64_t keys) {
     return (double)(p->num_batches * p->num_heads_kv * keys * bytes) / MEMORY_RATE;
 }
 
-// With at most so many runs of keys.
+// The estimate with at most most_splits runs of keys.
 static struct way way_of(const struct attention_problem *p, const struct tsri_limits *limits,
                          const struct flash3_tile *tile, int64_t most_splits) {
     const int64_t rows = (int64_t)tile->groups * GROUP_ROWS, queries = rows / group_of(p),
@@ -115,12 +116,12 @@ static struct way way_of(const struct attention_problem *p, const struct tsri_li
                   rows_there = tsri_min(queries, p->seqlen_q) * group_of(p);
     struct way way = {tile, queries, num_tiles, splits, num_tasks, START_NS};
     way.ns += fmax((double)(rounds * part * tile->ns), ns_of_memory(p, keys));
-    if (splits > 1) // partial results, written and read
+    if (splits > 1) // partial results are written and read
         way.ns += MERGE_NS + (double)(num_tasks * rows_there * tile->head_dim_v) * 8 / CACHE_RATE;
     return way;
 }
 
-// The tile, and the number of runs of keys, with the least time: one run, or as many as fill one or two rounds of blocks.
+// The tile and the number of runs of keys with the least time: one run, or as many as fill one or two rounds of blocks.
 static struct way best_way(const struct attention_problem *p, const struct tsri_limits *limits) {
     enum { MOST_ROUNDS = 2 };
     struct way best = {.ns = INFINITY};
@@ -158,7 +159,7 @@ static bool map_queries(const struct attention_problem *p, const struct way *way
     return tsri_tensor_map_fits(args);
 }
 
-// Not under TSR_BATCH_INVARIANT: runs of keys hang on other rows and heads.
+// Not under TSR_BATCH_INVARIANT: the runs of keys depend on other rows and heads.
 bool attention_cuda_has_few(const void *problem, const struct tsri_limits *limits) {
     const struct attention_problem *p = problem;
     struct tsri_tensor_map_args map;
@@ -177,8 +178,8 @@ bool attention_cuda_has_few(const void *problem, const struct tsri_limits *limit
            map_queries(p, &way, &map, &t);
 }
 
-// Beside the time that flash3 takes for its rounds of tiles. It is not looked at where these are full and all multiprocessors
-// busy, nor for a key tile or two.
+// Compares the time with that of flash3 for its rounds of tiles. Not tried if these rounds are full and all multiprocessors busy,
+// nor for one or two tiles of keys.
 bool attention_cuda_prefers_few(const struct attention_problem *p,
                                 const struct tsri_limits *limits) {
     const int64_t sms = tsri_max(limits->num_sms, 1);
@@ -187,7 +188,7 @@ bool attention_cuda_prefers_few(const struct attention_problem *p,
         !attention_cuda_has_few(p, limits))
         return false;
     const struct way way = best_way(p, limits);
-    if (is_rare(way.tile, p->dtype, p->softcap != 0)) return false; // flash3's kernels are not
+    if (is_rare(way.tile, p->dtype, p->softcap != 0)) return false; // flash3's is not rare
     const struct attention_flash3_work work = attention_cuda_flash3_work(p, limits);
     const double per_task = fmin((double)work.num_tiles / (double)tsri_max(work.num_tasks, 1),
                                  (double)keys_of(p, work.rows) / way.tile->block_n + 1),
@@ -200,7 +201,7 @@ bool attention_cuda_prefers_few(const struct attention_problem *p,
     return way.ns * 1.15 < ns;
 }
 
-// block_m: rows of a tile, block_n: keys, block_k: runs of keys, grain: queries of a tile.
+// block_m: rows of a tile. block_n: keys. block_k: runs of keys. grain: queries of a tile.
 void attention_cuda_plan_few(const void *problem, const struct tsri_limits *limits,
                              struct tsri_plan *plan) {
     const struct way way = best_way(problem, limits);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuda-flash1 and cuda-naive, attention's forward in fp32 arithmetic: what is served, plans, launches. See attention_flash1.cu
-// and attention_naive.cu.
+// cuda-flash1 and cuda-naive, attention's forward in fp32 arithmetic: what is served, plans, launches. See attention_flash1.cu and
+// attention_naive.cu.
 #include "ops/attention/cuda/forward/attention_forward_cuda.h"
 
 static const char op[] = "attention_forward";
@@ -18,14 +18,14 @@ static int64_t num_heads(const struct attention_problem *p) {
 
 // ---- Kernels ----------------------------------------------------------------------------------
 
-// Rows of queries, of keys or values, and of weights, each with 4 floats more.
+// Rows of queries, of keys or values, and of weights, each padded by 4 floats.
 static int64_t fma_shared_bytes(int tile, int block_n) {
     return (int64_t)sizeof(float) *
                ((FLASH1_BLOCK_M + block_n) * (tile + 4) + FLASH1_BLOCK_M * (block_n + 4)) +
            ATTENTION_TASK_BYTES;
 }
 
-// Keys of a tile of flash1 and naive, as flash2's.
+// Keys of a tile of flash1 and naive, as in flash2.
 static int fma_block_n(int tile, int64_t room) {
     const int block_n = tile == 256 ? 32 : 64;
     return fma_shared_bytes(tile, block_n) > room ? block_n / 2 : block_n;
@@ -51,7 +51,7 @@ static struct tsri_cuda_program naive_program(tsr_dtype dtype, int64_t room) {
     return program;
 }
 
-// 16-bit dtypes have the largest alone: it is their fallback for rows that are not aligned.
+// 16-bit dtypes have only the largest tile: flash1 is their fallback for rows that are not aligned.
 static int flash1_tile(const struct attention_problem *p) {
     return p->dtype == TSR_F32 ? attention_cuda_head_tile(p) : 256;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuda-flash2, attention's forward by the tensor cores: what is served, plan, launch. See attention_flash2.cu.
+// cuda-flash2, attention's forward on tensor cores: what is served, plan, launch. See attention_flash2.cu.
 #include "ops/attention/cuda/forward/attention_forward_cuda.h"
 
 static const char op[] = "attention_forward";
@@ -11,7 +11,7 @@ static int64_t flash2_shared_bytes(tsr_dtype dtype, int64_t tile, int64_t block_
            ATTENTION_TASK_BYTES;
 }
 
-// Keys of a tile; with heads of 256 in 16 bits as many as a block's shared memory has room for, which differs between cards.
+// Keys of a tile. For heads of 256 in 16 bits, as many as fit in a block's shared memory, which differs between cards.
 static int64_t flash2_block_n(tsr_dtype dtype, int64_t tile, int64_t room) {
     if (dtype == TSR_F32) return tile == 64 ? 64 : tile == 128 ? 32 : 24;
     int64_t block_n = 64;
@@ -58,7 +58,7 @@ bool attention_cuda_flash2_kernel(int *index, tsr_dtype dtype, int cuda_arch,
     return false;
 }
 
-// fp32 may start anywhere; with features and heads above 128 its registers do not suffice.
+// fp32 rows may start at any address. With features and heads above 128, fp32 has too few registers.
 bool attention_cuda_has_flash2(const void *problem, const struct tsri_limits *limits) {
     const struct attention_problem *p = problem;
     return attention_cuda_serves(p, limits) && limits->cuda_arch >= 80 &&
@@ -74,7 +74,7 @@ void attention_cuda_plan_flash2(const void *problem, const struct tsri_limits *l
     const struct attention_problem *p = problem;
     attention_cuda_plan_tiles(p, limits, (int)flash2_block_m(p->dtype), attention_cuda_head_tile(p),
                               plan);
-    // flash3 serves the rest of 16 bits there.
+    // On Hopper flash3 serves the other calls of 16 bits.
     plan->grain =
         attention_cuda_has_features(p) || (limits->cuda_arch == 90 && p->dtype != TSR_F32);
 }

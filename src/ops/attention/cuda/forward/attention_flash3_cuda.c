@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuda-flash3, forward on Hopper: which tiles, what the copy engine takes as it lies, the launch.
+// cuda-flash3, forward on Hopper: which tiles, which tensors the copy engine reads in place, the launch.
 #include "ops/attention/cuda/forward/attention_flash3_cuda.h"
 
 #define LOG2_E 1.4426950408889634
@@ -8,12 +8,12 @@ static const char op[] = "attention_forward";
 
 enum {
     GROUP_ROWS = FLASH3_GROUP_ROWS,
-    BARRIER_BYTES = 16,  // of a stage: it is full, it is empty
-    MOST_SOFTCAP = 1000, // a tanh is good to 1e-7 of it
+    BARRIER_BYTES = 16,  // of a stage: one for full, one for empty
+    MOST_SOFTCAP = 1000, // tanh has an error of 1e-7 of it
     MOST_TASKS = 1 << 30,
-    MOST_SHORT = 2048,  // queries, from where on all tiles are much the same
+    MOST_SHORT = 2048,  // queries; beyond, most tiles are much the same
     NUM_TASKS = 4,      // that a block knows at a time
-    CHECKED_BYTES = 16, // of a stage: its values have been checked, and what was found
+    CHECKED_BYTES = 16, // of a stage: whether its values are checked, and the result
 };
 
 enum { ALIBI = 1, SOFTCAP = 2, DROPOUT = 4, BIAS = 8, F32_BIAS = 16 | BIAS }; // terms of scores
@@ -46,7 +46,7 @@ static const struct flash3_tile tiles[] = {
     {128, 128, 2, 64, 2, 2, F32_BIAS | ALIBI | DROPOUT, 0, 2},
 };
 
-// Rows times tiles of keys that tiles of so many queries go through, as mask and window have them.
+// The sum over tiles of rows x tiles of keys that the mask and windows leave.
 static int64_t work_of(const struct attention_problem *p, const struct flash3_tile *tile) {
     const int64_t rows = (int64_t)tile->groups * GROUP_ROWS, last = p->seqlen_k;
     const bool is_causal = p->mask != TSR_MASK_NONE, ends = is_causal || p->has_window_right;
@@ -62,7 +62,7 @@ static int64_t work_of(const struct attention_problem *p, const struct flash3_ti
     return work;
 }
 
-// Whether it holds the heads and has the terms.
+// Whether the tile holds the heads and has the terms.
 static bool may_serve(const struct flash3_tile *tile, const struct attention_problem *p) {
     const int bias = p->bias.data == NULL ? 0 : p->bias.dtype == TSR_F32 ? F32_BIAS : BIAS;
     const int terms = (p->slopes.data != NULL ? ALIBI : 0) | (p->softcap != 0 ? SOFTCAP : 0) |
@@ -72,9 +72,9 @@ static bool may_serve(const struct flash3_tile *tile, const struct attention_pro
            (tile->terms & F32_BIAS) == bias;
 }
 
-// The first that may serve; NULL: none does. Of two that differ in the number of warpgroups more are better, unless few queries
-// leave too much of a tile empty or hidden. Tiles add up in orders of their own, so one whose rows must not depend on
-// others' is the same for any lengths.
+// The first tile that may serve; NULL: none. Of two tiles that differ only in warpgroups the larger is better, unless few queries
+// leave too much of it empty or hidden. Each tile sums in an order of its own, so if a row must not depend on other rows, the tile
+// is the same for all lengths.
 static const struct flash3_tile *tile_of(const struct attention_problem *p,
                                          const struct tsri_limits *limits) {
     const bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
@@ -152,7 +152,7 @@ bool attention_cuda_flash3_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_
     return true;
 }
 
-// tanh x / x by powers of x^2, from x = 0 to 0.9: 7.5e-8 off at most in tanh x.
+// tanh x / x in powers of x^2, for x from 0 to 0.9: the error in tanh x is at most 7.5e-8.
 static const double tanh_ratio[] = {0.999998894,   -0.333293265, 0.132915202,
                                     -0.0520623737, 0.0174655507, -0.00344397897};
 
@@ -182,7 +182,7 @@ bool attention_cuda_has_flash3(const void *problem, const struct tsri_limits *li
     const struct attention_problem *p = problem;
     struct tsri_tensor_map_args map;
     struct attention_flash3_tensor t;
-    const double most = 1e10; // products over it do not overflow
+    const double most = 1e10; // larger ones could overflow in products
     struct attention_bias_map bias;
     if (limits->cuda_arch != 90 || p->dtype == TSR_F32 || !attention_cuda_has_flash2(p, limits))
         return false;
@@ -208,8 +208,9 @@ void attention_cuda_plan_flash3(const void *problem, const struct tsri_limits *l
     attention_cuda_plan_tiles(problem, limits, tile->groups * GROUP_ROWS, tile->block_n, plan);
     const struct attention_problem *p = problem;
     if (p->mask == TSR_MASK_NONE) return;
-    // Tiles differ. All heads at once, the longest tiles first, are even; where their keys and values are too many for the
-    // second-level cache, a block has a long and a short tile of the same two heads, and blocks side by side share heads.
+    // Tiles have different lengths. All heads at once, with the longest tiles first, balance the blocks. If their keys and values
+    // exceed the second-level cache, a block takes a long and a short tile of the same two heads, and neighbouring blocks share
+    // heads.
     const int64_t head_bytes =
         p->seqlen_k * (p->head_dim + p->head_dim_v) * (int64_t)tsr_dtype_bytes(p->dtype);
     const int64_t pairs = tsri_ceil_div(plan->num_tasks, 2),
@@ -228,7 +229,7 @@ tsr_status attention_cuda_flash3_prepare(tsr_context *ctx, const void *problem,
     return tsri_cuda_prepare(op, tsri_context_queue(ctx), &program);
 }
 
-// What takes products to scores.
+// The factors that turn products into scores.
 static void set_scores(const struct attention_problem *p, struct attention_flash3_params *params) {
     params->unit = params->forward.scale_log2;
     params->to_slope = (float)(1 / p->softmax_scale);
@@ -267,7 +268,7 @@ tsr_status attention_cuda_flash3_launch(tsr_context *ctx, const struct attention
     if (num_blocks == 0) return TSR_OK;
     params->num_rounds =
         (unsigned)tsri_ceil_div(plan->num_tasks, num_blocks) + (params->is_paired ? 2 : 0);
-    // Comes in before the kernel ahead has ended, and waits for it before it reads.
+    // The kernel starts before the previous one has ended, and waits for its end before it reads.
     const struct tsri_cuda_launch launch = {.num_blocks = num_blocks,
                                             .num_threads = (tile->groups + 1) * WARPGROUP,
                                             .shared_bytes = (int)attention_cuda_flash3_bytes(tile),

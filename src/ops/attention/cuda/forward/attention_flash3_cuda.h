@@ -11,9 +11,9 @@ enum {
     FLASH3_GROUP_ROWS = 64, // queries of a warpgroup
 };
 
-// A tile for heads up to these: warpgroups that multiply, keys, and how many tiles of queries, and of keys and of values, shared
-// memory holds; terms that scores may have, which registers decide. Of flash3: keys that it is for, tiles of the bias. Of
-// cuda-few: nanoseconds for each tile of keys that a block goes through.
+// A tile for heads up to head_dim, head_dim_v: warpgroups that multiply, keys, the tiles of queries and of keys (and values) that
+// shared memory holds, and the terms that its registers allow. flash3 only: the least keys, tiles of the bias. cuda-few only:
+// nanoseconds for each tile of keys of a block.
 struct flash3_tile {
     int head_dim, head_dim_v, groups, block_n, q_stages, stages, terms;
     int64_t least_keys;
@@ -23,24 +23,24 @@ int64_t attention_cuda_flash3_bytes(const struct flash3_tile *tile); // of share
 struct tsri_cuda_program attention_cuda_flash3_program(const struct flash3_tile *tile,
                                                        tsr_dtype dtype);
 
-// Whether a tensor of `dims` columns has a map, of boxes of `rows` rows. What is there once has a stride of no account, and what
-// repeats itself is there once.
+// Whether a tensor of `dims` columns has a map with boxes of `rows` rows. The stride of a dimension of one element does not
+// matter, and a repeated dimension counts as one element.
 bool attention_cuda_map_flash3(const struct attention_problem *p, const struct attention_view *view,
                                bool is_of_keys, int64_t dims, int rows,
                                struct tsri_tensor_map_args *args,
                                struct attention_flash3_tensor *tensor);
 
-// All but maps and rounds.
+// All parameters except maps and rounds.
 struct attention_flash3_params attention_cuda_flash3_params(const struct attention_problem *p,
                                                             const struct tsri_plan *plan);
-// Maps of keys and values, and the kernel, by as many blocks as run at once.
+// Sets the maps of keys and values and launches the kernel, with as many blocks as run at once.
 tsr_status attention_cuda_flash3_launch(tsr_context *ctx, const struct attention_problem *p,
                                         const struct tsri_plan *plan,
                                         const struct flash3_tile *tile,
                                         const struct tsri_cuda_program *program,
                                         struct attention_flash3_params *params);
 
-// Rows of a tile, tiles of queries of all heads, and tiles of keys that they go through together, as flash3 would have it.
+// flash3's rows of a tile, tiles of queries of all heads, and the tiles of keys that these go through in all.
 struct attention_flash3_work {
     int64_t rows, num_tasks, num_tiles;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention's forward on CUDA, the part that its variants share: what asks for features, the order of tiles, params.
+// The part of attention's forward on CUDA that its variants share: which calls need features, the order of tiles, params.
 #include "ops/attention/cuda/forward/attention_forward_cuda.h"
 
 static int64_t num_heads(const struct attention_problem *p) {
@@ -31,7 +31,7 @@ void attention_cuda_plan_tiles(const struct attention_problem *p, const struct t
     bool is_even = p->mask == TSR_MASK_NONE && !p->has_window_left && !p->has_window_right;
     int64_t head_bytes =
         p->seqlen_k * (p->head_dim + p->head_dim_v) * (int64_t)tsr_dtype_bytes(p->dtype);
-    // Heads whose keys and values take half of the cache; a group shares them.
+    // As many heads as have keys and values for half of the cache. The heads of a group share them.
     int64_t group = p->num_heads_q / tsri_max(p->num_heads_kv, 1);
     plan->block_m = block_m;
     plan->block_n = tile;

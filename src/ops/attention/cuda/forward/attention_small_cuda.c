@@ -7,9 +7,9 @@ static const char op[] = "attention_forward";
 enum {
     THREADS = 256,
     BLOCK = 32, // queries of a block of attention_small.cu
-    STEP = 64,  // keys of its warps that share queries; they go through 1, 2 or 4 such steps
+    STEP = 64,  // keys of the warps that share queries; 1, 2 or 4 steps
     MOST_KEYS = 256,
-    MOST_WIDE_KEYS = 128, // for which this is the default with 128 columns
+    MOST_WIDE_KEYS = 128, // up to which it is the default, with 128 columns
     TALL_THREADS = 512,
     TALL_BLOCK = 128, // queries of a block of attention_small_tall_sm90.cu
     MANY_THREADS = 128,
@@ -19,7 +19,7 @@ enum {
     FOR_ALIGNMENT = 1024,
 };
 
-// Forms: blocks of 32 queries, of two tiles of 64, of four warps with 16 queries each.
+// Forms: blocks of 32 queries; blocks of two tiles of 64; blocks of four warps with 16 queries each.
 enum { FEW, TALL, MANY };
 
 static int64_t tile_dims(const struct attention_problem *p) {
@@ -30,8 +30,8 @@ static int64_t num_tasks(const struct attention_problem *p, int64_t block) {
     return p->num_batches * p->num_heads_q * tsri_ceil_div(p->seqlen_q, block);
 }
 
-// How many blocks of 32 queries run side by side: with up to so many the way of a warp through its keys is what lasts, with more of
-// them the products, of which heads of a single block have few.
+// The most blocks of 32 queries at which a warp's way through its keys limits the time. With more blocks the products limit it,
+// and heads of a single block have fewer of these.
 static int64_t most_blocks(const struct attention_problem *p, const struct tsri_limits *limits) {
     return (tile_dims(p) == 64 ? 2 : 1) * (int64_t)limits->num_sms;
 }
@@ -41,7 +41,7 @@ static int form_of(const struct attention_problem *p, const struct tsri_limits *
     return tile_dims(p) == 64 ? TALL : FEW;
 }
 
-// How many warps have the queries of a head, and heads a block, with MANY.
+// With MANY: how many warps share the queries of a head, and how many heads a block has.
 static int64_t sharers_of(const struct attention_problem *p) {
     return p->seqlen_q > 2 * MANY_QUERIES ? 4 : p->seqlen_q > MANY_QUERIES ? 2 : 1;
 }
@@ -49,8 +49,8 @@ static int64_t heads_of_block(const struct attention_problem *p) {
     return MANY_WARPS / sharers_of(p);
 }
 
-// Queries, all values, all keys; in place of these, later, what warps have of the output, with a maximum and a sum for each
-// row. Tall: queries, two halves of keys and of values; a maximum and a sum for each row and half. Many: queries, keys and values.
+// Few: queries, all values, all keys; later, in place of values and keys, each warp's output with a maximum and a sum per row.
+// Tall: queries, two halves of keys and of values; a maximum and a sum per row and half. Many: queries, keys and values.
 static int64_t shared_bytes(const struct attention_problem *p, int form) {
     const int64_t dims = tile_dims(p), row_bytes = dims * (int64_t)sizeof(uint16_t),
                   kept = p->head_dim_v <= dims / 2 ? dims / 2 : dims;
@@ -92,7 +92,7 @@ bool attention_cuda_small_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_p
     return false;
 }
 
-// Not under TSR_BATCH_INVARIANT: the order of a row's sums hangs on the number of heads and on the rows after it.
+// Not under TSR_BATCH_INVARIANT: the order of a row's sums depends on the number of heads and on the rows after it.
 bool attention_cuda_has_small(const void *problem, const struct tsri_limits *limits) {
     const struct attention_problem *p = problem;
     return limits->cuda_arch == 90 && (limits->flags & TSR_BATCH_INVARIANT) == 0 &&
@@ -137,7 +137,7 @@ tsr_status attention_cuda_small_run(tsr_context *ctx, const void *problem,
     (void)workspace;
     TSRI_TRY(attention_cuda_clear(ctx, op, p, &p->out, p->head_dim_v, false, true));
     if (plan->num_tasks == 0) return TSR_OK;
-    // Comes in before the kernel ahead has ended, and waits for it before it reads.
+    // The kernel starts before the previous one has ended, and waits for its end before it reads.
     static const int threads[] = {[FEW] = THREADS, [TALL] = TALL_THREADS, [MANY] = MANY_THREADS};
     const int64_t num_blocks =
         plan->grain == MANY ? tsri_ceil_div(plan->num_tasks, heads_of_block(p)) : plan->num_tasks;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bias of cuda-flash3's backward: its map, and dbias. Where each of dbias's elements is the gradient of one score, the
-// kernel of keys writes them, and another one zeros where it does not come; where batches or heads share them, a kernel of its
-// own sums them up. Where one row is that of all queries, the kernel of keys sums over these, and a small one over batches and
+// The bias of cuda-flash3's backward: its map, and dbias. If each element of dbias is the gradient of one score, the kernel of
+// keys writes them, and another kernel writes zeros where the first does not come. If batches or heads share elements, a separate
+// kernel sums them. If all queries share one row, the kernel of keys sums over queries, and a small kernel sums over batches and
 // heads.
 #include "ops/attention/cuda/backward/flash3/attention_backward_flash3_bias_cuda.h"
 
@@ -16,8 +16,8 @@ bool attention_backward_has_bias_map(const struct attention_problem *p) {
     return attention_cuda_map_bias(&p->bias, p->seqlen_k, FEW_ROWS, &args, &unused);
 }
 
-// Whether each of dbias's elements is one gradient and the copy engine takes it. What it stores are whole pieces of 16 bytes, and
-// nothing may be written behind a row.
+// Whether each element of dbias is one gradient and the copy engine can store it. It stores whole pieces of 16 bytes and must not
+// write beyond a row.
 static bool has_own(const struct attention_problem *p) {
     const int64_t full[] = {p->num_batches, p->num_heads_q, p->seqlen_q};
     struct tsri_tensor_map_args args;
@@ -35,7 +35,7 @@ static bool has_rows(const struct attention_problem *p) {
     return p->dbias.data != NULL && p->dbias.shape[2] == p->seqlen_q;
 }
 
-// One row for all queries; a column for each key, as the bias has a map.
+// One row for all queries. It has a column for each key, as the bias has a map.
 int64_t attention_backward_dbias_sums(const struct attention_problem *p) {
     return p->dbias.data == NULL || has_rows(p) ? 0 : p->num_batches * p->num_heads_q * p->seqlen_k;
 }
@@ -62,7 +62,7 @@ tsr_status attention_backward_set_bias(tsr_context *ctx, const struct attention_
 
 // ---- What is launched behind --------------------------------------------------------------------
 
-// Whether there may be tiles that the kernel of keys does not come to.
+// Whether there may be tiles that the kernel of keys skips.
 static bool has_hidden(const struct attention_problem *p) {
     return p->mask != TSR_MASK_NONE || p->has_window_left || p->has_window_right || p->is_packed ||
            p->seqused_k != NULL;

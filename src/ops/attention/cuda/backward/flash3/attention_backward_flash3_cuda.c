@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuda-flash3 of attention's backward: one kernel for dk, dv and the sums of dq, one that brings dq into its rows. See
+// cuda-flash3 of attention's backward: one kernel for dk, dv and the sums of dq, one that rounds these sums into rows of dq. See
 // attention_backward_flash3_sm90.cu.
 #include <math.h>
 
@@ -13,11 +13,11 @@ enum {
     DQ_THREADS = 256,
     SLAB = 64,
     FOR_ALIGNMENT = 1024,
-    WIDE = 192, // columns of one kernel's tiles, and of those that have one for each gradient
+    WIDE = 192, // columns of the wide kernel's tiles; DEEP: of the deep kernel's
     DEEP = 256,
-    MOST_SOFTCAP = 1000, // a tanh is good to 1e-7 of it
+    MOST_SOFTCAP = 1000, // tanh has an error of 1e-7 of it
 };
-static const double MOST_TO_SOFTCAP = 1e10; // products over it do not overflow
+static const double MOST_TO_SOFTCAP = 1e10; // larger ones could overflow in products
 enum terms { NO_TERMS, ALIBI_OR_DROPOUT, SOFTCAP, BIAS, F32_BIAS, NUM_TERMS };
 static const char op[] = "attention_backward";
 
@@ -38,7 +38,7 @@ static struct tsri_cuda_program keys_program(tsr_dtype dtype, int64_t head_dim, 
     return program;
 }
 
-// Heads above 128: of 192 with values of 128, all gradients at once or each for itself, or of 256.
+// Heads above 128: heads of 192 with values of 128, either all gradients in one kernel or each in its own blocks; or heads of 256.
 static bool is_of_192(const struct attention_problem *p) {
     return p->head_dim <= WIDE && p->head_dim_v <= FLASH3_WIDE_VALUES;
 }
@@ -56,7 +56,7 @@ static struct tsri_cuda_program deep_program(tsr_dtype dtype, bool is_of_192) {
     return program;
 }
 
-// What computes all gradients in one kernel.
+// The program that computes all gradients in one kernel.
 static struct tsri_cuda_program at_once_program(const struct attention_problem *p, int64_t dims,
                                                 bool is_ahead) {
     return dims == WIDE ? wide_program(p->dtype)
@@ -83,7 +83,7 @@ bool attention_backward_flash3_kernel(int *index, struct tsri_cuda_program *prog
             return true;
         }
         for (int head_dim = 64; head_dim <= 128; head_dim += head_dim)
-            for (int terms = -1; terms < NUM_TERMS; terms++) { // -1: without, ahead
+            for (int terms = -1; terms < NUM_TERMS; terms++) { // -1: no terms, AHEAD
                 if ((terms == F32_BIAS && head_dim == 64) || (terms < 0 && dtypes[d] != TSR_BF16) ||
                     (*index)-- > 0)
                     continue;
@@ -108,9 +108,9 @@ static int64_t num_query_tasks(const struct attention_problem *p) {
     return p->num_batches * p->num_heads_q * tsri_ceil_div(p->seqlen_q, FLASH3_OWNED);
 }
 
-// All gradients at once are five products in place of eight. But a block for each gradient is three times as many of them, which
-// fill the multiprocessors more evenly where these are few; and one that is not asked for costs nothing there. Other
-// heads of a call decide, so not under TSR_BATCH_INVARIANT.
+// All gradients in one kernel take five products instead of eight. But a block for each gradient gives three times as many blocks,
+// which fill the multiprocessors more evenly if there are few, and a gradient that is not wanted costs nothing. The choice depends
+// on other heads of the call, so it is fixed under TSR_BATCH_INVARIANT.
 static bool is_at_once(const struct attention_problem *p, const struct tsri_limits *limits) {
     const int64_t rounds = tsri_ceil_div(num_tasks(p), tsri_max(limits->num_sms, 1));
     const bool is_long = p->seqlen_q * (p->num_heads_q / tsri_max(p->num_heads_kv, 1)) >= 1024;
@@ -119,7 +119,7 @@ static bool is_at_once(const struct attention_problem *p, const struct tsri_limi
            (rounds > 1 && num_tasks(p) * 20 >= rounds * limits->num_sms * (is_long ? 14 : 17));
 }
 
-// Columns of a tile. A bias in fp32 has room beside the few queries of a tile of 128 columns alone.
+// Columns of a tile. A bias in fp32 fits only with the few queries of a tile of 128 columns.
 static int64_t tile_dims(const struct attention_problem *p, const struct tsri_limits *limits) {
     const int64_t dims = attention_backward_tile_dims(p);
     if (dims == DEEP) return is_of_192(p) && is_at_once(p, limits) ? WIDE : DEEP;
@@ -128,7 +128,7 @@ static int64_t tile_dims(const struct attention_problem *p, const struct tsri_li
 
 // ---- What is served ---------------------------------------------------------------------------
 
-// Columns, rows, heads and batches; strides of dimensions of one element count for nothing.
+// Columns, rows, heads and batches. Strides of dimensions of one element do not matter.
 static struct tsri_tensor_map_args map_of(const struct attention_problem *p,
                                           const struct attention_view *view, int64_t dims,
                                           bool is_of_keys, int rows) {
@@ -148,13 +148,13 @@ static struct tsri_tensor_map_args map_of(const struct attention_problem *p,
     return args;
 }
 
-// Whether a problem is for the form of short sequences, in which the kernel of all gradients finishes dq: every query sees a
-// key, and the copy engine may store tiles of dq, which a packed sequence has not for itself. Its steps take up to a tenth
-// longer, which counts for more with long sequences. The same bits either way.
+// Whether the form for short sequences serves, in which the kernel of all gradients finishes dq. It needs every query to see a
+// key, and the copy engine to store tiles of dq, which packed sequences do not have to themselves. Its steps take up to a tenth
+// longer, which matters more with long sequences. Both forms give the same bits.
 static bool is_ahead(const struct attention_problem *p) {
     const int64_t dims = attention_backward_tile_dims(p);
     const int64_t most = (dims == 64 ? 1024 : 512) * (p->mask == TSR_MASK_NONE ? 1 : 4);
-    const bool is_narrow = // tasks are short, however long sequences are
+    const bool is_narrow = // tasks are short for any length
         p->mask != TSR_MASK_NONE && p->has_window_left && p->window_left <= 512;
     const bool has_right = p->mask != TSR_MASK_NONE || p->has_window_right;
     const bool sees_some = p->mask == TSR_MASK_CAUSAL_TOP_LEFT ? !p->has_window_left
@@ -176,7 +176,7 @@ static int64_t shared_bytes(const struct attention_problem *p, int64_t dims) {
     return FLASH3_SHARED_BYTES(dims, FLASH3_KEY_STAGES(is_ahead(p)));
 }
 
-// Of q, k, v and dout, with boxes of so many rows.
+// Maps of q, k, v and dout, with boxes of `queries` and `keys` rows.
 static void list_maps(const struct attention_problem *p, int queries, int keys,
                       struct tsri_tensor_map_args maps[4]) {
     maps[0] = map_of(p, &p->q, p->head_dim, false, queries);
@@ -216,8 +216,8 @@ bool attention_cuda_has_flash3_backward(const void *problem, const struct tsri_l
     list_maps(p, FLASH3_DEEP_PASSING, FLASH3_OWNED, maps);
     for (int i = 0; i < 4; i++)
         if (!tsri_tensor_map_fits(&maps[i])) return false;
-    // Shared memory starts at a multiple of 1024, which may lie that far behind where it would start; not where a kernel has no
-    // other shared memory.
+    // Shared memory must start at a multiple of 1024, up to FOR_ALIGNMENT bytes behind its given start. Kernels without other
+    // shared memory start there at once.
     const bool is_at_start = p->bias.data != NULL || dims == WIDE || (dims == 128 && is_ahead(p));
     return attention_backward_is_aligned(p) &&
            shared_bytes(p, dims) + (is_at_start ? 0 : FOR_ALIGNMENT) <=
@@ -230,9 +230,9 @@ static int64_t turns(const struct attention_problem *p) {
     return FLASH3_TURNS_AT + attention_backward_statistics(p) / FLASH3_TURN_ROWS;
 }
 
-// Heads whose tiles alternate: a block that adds to dq after another is to begin so much later that it need not wait, which
-// counts for more than sums that stay in the second-level cache. Where a mask makes tasks differ, the long ones of many heads
-// come first.
+// The number of heads whose tiles alternate. A block that adds to dq after another should begin so much later that it need not
+// wait: that matters more than keeping the sums in the second-level cache. If a mask makes tasks differ, the long tasks of many
+// heads come first.
 static int64_t section_of(const struct attention_problem *p, const struct tsri_limits *limits) {
     const int64_t group = p->num_heads_q / p->num_heads_kv, least = 32;
     const int64_t steps = tsri_ceil_div(p->seqlen_q, FLASH3_PASSING(tile_dims(p, limits))) * group;
@@ -257,7 +257,7 @@ void attention_cuda_plan_flash3_backward(const void *problem, const struct tsri_
 
 // ---- Launches ---------------------------------------------------------------------------------
 
-// What is left for the kernels of all variants.
+// The problem for the shared kernels, without what flash3 writes itself.
 static struct attention_problem without_dbias(const struct attention_problem *p) {
     struct attention_problem rest = *p;
     if (attention_backward_flash3_has_dbias(p)) rest.dbias.data = NULL;
@@ -280,7 +280,7 @@ tsr_status attention_cuda_flash3_backward_prepare(tsr_context *ctx, const void *
     return attention_backward_prepare(ctx, p, programs, count);
 }
 
-// Comes in before the kernel ahead has ended, and waits for it where it needs it.
+// The kernel starts before the previous one has ended, and waits for its end where needed.
 static tsr_status launch(tsr_context *ctx, const struct tsri_cuda_program *program,
                          int64_t num_blocks, int num_threads, int64_t bytes, const void *params) {
     const struct tsri_cuda_launch launch = {.num_blocks = num_blocks,
@@ -295,7 +295,7 @@ static float scale_log2(const struct attention_problem *p) {
     return (float)(p->softmax_scale * LOG2_E);
 }
 
-// dv, dk and dq, each for itself.
+// Blocks for dv, for dk and for dq.
 static tsr_status run_deep(tsr_context *ctx, const struct attention_problem *p,
                            const struct tsri_plan *plan, struct attention_backward_params b) {
     const struct tsri_cuda_program program = deep_program(p->dtype, is_of_192(p));
