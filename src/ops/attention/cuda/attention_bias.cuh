@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers of a bias out of shared memory, for flash3's kernels: two neighbours of fp32, or halves of a pair of DTYPE.
+// Loads of a bias from shared memory, for flash3's kernels: two neighbours of fp32, or the halves of a pair of DTYPE.
 #ifndef TSRI_ATTENTION_BIAS_CUH
 #define TSRI_ATTENTION_BIAS_CUH
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every CUDA kernel of attention knows of a problem: where a sequence lies, which keys a query sees, what becomes
-// of a score, which weights dropout keeps. The twin of attention_problem.h, in the same terms. Lengths are ints, offsets
-// into tensors are 64-bit; whatever a sequence's numbers are, they stay in bounds.
+// What every CUDA kernel of attention shares about a problem: where a sequence lies, which keys a query sees, how a score is
+// modified, which weights dropout keeps. It mirrors attention_problem.h and uses the same names. Lengths are ints; offsets into
+// tensors are 64-bit. A sequence's numbers are clamped, so that all accesses stay in bounds.
 #ifndef TSRI_ATTENTION_DEVICE_CUH
 #define TSRI_ATTENTION_DEVICE_CUH
 
@@ -39,7 +39,7 @@ DEVICE struct attention_sequence attention_sequence_at(const struct attention_pa
     return s;
 }
 
-// The keys that query i sees: begin <= j < end, none where they are equal.
+// The keys that query i sees: begin <= j < end; none if they are equal.
 DEVICE int attention_first_key(const struct attention_params *p, const struct attention_sequence *s,
                                int i) {
     int begin = i + s->shift - p->window_left;
@@ -52,7 +52,7 @@ DEVICE int attention_end_key(const struct attention_params *p, const struct atte
     return end < begin ? begin : end;
 }
 
-// The queries that see key j: begin <= i < end, with begin >= end where there are none.
+// The queries that see key j: begin <= i < end; none if begin >= end.
 DEVICE int attention_first_query(const struct attention_params *p,
                                  const struct attention_sequence *s, int j) {
     int begin = j - s->shift - p->window_right;
@@ -66,7 +66,7 @@ DEVICE int attention_end_query(const struct attention_params *p, const struct at
 
 // ---- Elements ---------------------------------------------------------------------------------
 
-// Of the first element of a row; `row` counts from the start of the batch.
+// Offset of the first element of a row; `row` counts from the start of the batch.
 DEVICE long long attention_at(const struct attention_tensor *t, int batch, long long row,
                               int head) {
     return batch * t->batch + row * t->seq + head * t->head;
@@ -74,7 +74,7 @@ DEVICE long long attention_at(const struct attention_tensor *t, int batch, long 
 DEVICE float attention_head_value(const struct attention_head_values *t, int batch, int head) {
     return load_either(t->data, batch * t->batch + head * t->head, t->is_f32);
 }
-// -inf: none. See ATTENTION_ENDLESS.
+// The sink of a head; -inf: none. See ATTENTION_ENDLESS.
 DEVICE float usable_sink(float sink) {
     if (sink <= -ATTENTION_ENDLESS) return -INFINITE;
     return sink < ATTENTION_ENDLESS ? sink : __int_as_float(0x7fc00000);
@@ -83,8 +83,8 @@ DEVICE float attention_sink_at(const struct attention_params *p, int batch, int 
     return p->sinks.data == 0 ? -INFINITE
                               : usable_sink(attention_head_value(&p->sinks, batch, head));
 }
-// A sink is in a row's maximum and sum from the start. One of NaN comes in at the end: it makes lse NaN, and the output where the
-// sum is not 0, that is where a key has weight.
+// A sink is in a row's maximum and sum from the start. A sink of NaN is added at the end: it makes lse NaN, and also the output if
+// the sum is not 0, that is, if a key has weight.
 DEVICE float sink_maximum(float sink) { return sink == sink ? sink : -INFINITE; }
 DEVICE float sink_sum(float sink) { return sink > -INFINITE ? 1 : 0; }
 DEVICE float sink_trouble(float sink) { return sink == sink ? 0 : sink; }
@@ -95,7 +95,7 @@ DEVICE long long attention_lse_at(const struct attention_params *p, int batch, i
 
 // ---- Scores -----------------------------------------------------------------------------------
 
-// A query of a head, as far as its scores know it.
+// The values of one query of a head that its scores need.
 struct attention_query {
     long long bias; // element of key 0
     float slope;
@@ -112,8 +112,8 @@ DEVICE struct attention_query attention_query_at(const struct attention_params *
     return q;
 }
 
-// A score s = softmax_scale q k after softcap, bias and ALiBi. Only for pairs that see each other, as it reads
-// bias. *tangent: d result / d s.
+// A score s = softmax_scale q k after softcap, bias and ALiBi. Only for pairs that see each other, as it reads the bias. *tangent:
+// d result / d s.
 DEVICE float attention_score(const struct attention_params *p, const struct attention_query *q,
                              int j, float s, float *tangent) {
     *tangent = 1;
@@ -150,7 +150,7 @@ DEVICE uint4 attention_philox(const struct attention_params *p, int batch, int h
     return make_uint4(c0, c1, c2, c3);
 }
 
-// What weight (i, j) is multiplied with: 0 or keep_scale. words: of the quad of j.
+// The factor of weight (i, j): 0 or keep_scale. words: of the quad of j.
 DEVICE float attention_keep(const struct attention_params *p, uint4 words, int j) {
     unsigned low = j & 1 ? words.y : words.x, high = j & 1 ? words.w : words.z;
     return (j & 2 ? high : low) >= p->dropout_threshold ? p->keep_scale : 0.0f;

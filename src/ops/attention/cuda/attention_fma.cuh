@@ -22,7 +22,7 @@
 #define COLS (HEAD_DIM / 64)
 #define THREAD_X ((int)(threadIdx.x % 16))
 #define FIRST_ROW ((int)(threadIdx.x / 16 * ROWS))
-#define UNSEEN (-1.0f) // in place of a weight: no weight is below 0
+#define UNSEEN (-1.0f) // stands for the weight of an unseen key: no weight is below 0
 
 #define EACH_ROW(r) _Pragma("unroll") for (int r = 0; r < ROWS; r++)
 #define EACH_KEY(c) _Pragma("unroll") for (int c = 0; c < KEYS; c++)
@@ -34,8 +34,8 @@ extern __shared__ __align__(16) float shared_floats[];
     ((struct attention_task *)(shared_floats + (BLOCK_M + BLOCK_N) * PITCH +                       \
                                BLOCK_M * WEIGHT_PITCH))
 
-// Rows [0, num_rows) of `rows`, the others 0, of an element at `at` and a stride on; the columns to a multiple of 4.
-// Complete after COPY_WAIT(0) and a barrier.
+// Copies rows [0, num_rows) of `rows`, with zeros in the other rows. Row 0 is at element `at`, each next row a stride further.
+// Columns are filled up to a multiple of 4. Complete after COPY_WAIT(0) and a barrier.
 DEVICE void load_rows(float *tile, int rows, const struct attention_tensor *t, long long at,
                       int num_rows, int dims, int is_aligned) {
     if (is_aligned) {
@@ -89,7 +89,7 @@ DEVICE void multiply_keys(float s[ROWS][KEYS], const float *q, const float *k, i
     }
 }
 
-// o += weights v. With has_unseen nothing is added where a weight is UNSEEN, not even 0 times NaN.
+// o += weights v. With has_unseen, nothing is added for a weight of UNSEEN, not even 0 times NaN.
 #define DEFINE_MULTIPLY_VALUES(name, condition)                                                    \
     DEVICE void name(float o[ROWS][4 * COLS], const float *weights, const float *v, int dims) {    \
         _Pragma("unroll 1") for (int key = 0; key < BLOCK_N; key += 4) {                           \

@@ -32,8 +32,9 @@
 #define LN_2 0.6931471805599453f
 
 // ---- Tiles ------------------------------------------------------------------------------------
-// 64 columns (fp32: 32) of all rows after the other: rows of 128 bytes, in which the pieces of 16 bytes are permuted by the row's
-// number, so that eight rows of one piece lie in different banks. It is wgmma's layout of 128 bytes, too.
+// A tile is stored in slabs of 64 columns (fp32: 32) of all rows. A slab's rows have 128 bytes, in which the pieces of 16 bytes
+// are permuted by the row's number, so that the same piece of eight rows lies in different banks. This is also wgmma's layout of
+// 128 bytes.
 
 #define SLAB_BYTES(rows) ((rows)*128)
 #define TILE_BYTES(rows) (SLAB_BYTES(rows) * (HEAD_DIM * ELEMENT_BYTES / 128))
@@ -42,14 +43,14 @@ DEVICE unsigned piece_at(int row, int piece, int rows) {
     return (unsigned)(piece / 8 * SLAB_BYTES(rows) + row * 128 + ((piece % 8 ^ row % 8) * 16));
 }
 
-// A thread loads one column of pieces, every ROW_STEP-th row; of wide rows a column in each of several spans.
+// A thread loads one column of pieces, every ROW_STEP-th row. In wide rows it loads one column in each of several spans.
 #define PIECES (HEAD_DIM_V / GROUP)
 #define SPAN (PIECES * 8 > THREADS ? THREADS / 8 : PIECES)
 #define ROW_STEP (THREADS / SPAN) // a multiple of 8
 #define MY_PIECE ((int)(threadIdx.x % SPAN))
 #define MY_ROW ((int)(threadIdx.x / SPAN))
 
-// Bytes of this thread's pieces that lie within dims columns.
+// How many bytes of this thread's piece lie within dims columns.
 DEVICE int piece_bytes(int dims) {
     int bytes = (dims - MY_PIECE * GROUP) * ELEMENT_BYTES;
     return bytes < 0 ? 0 : bytes > 16 ? 16 : bytes;
@@ -62,8 +63,8 @@ DEVICE const char *piece_from(const struct attention_tensor *t, int batch, long 
            (attention_at(t, batch, first + MY_ROW, head) + MY_PIECE * GROUP) * ELEMENT_BYTES;
 }
 
-// Rows [0, num_rows) of `rows`, their first dims columns, the others 0, on their way into a tile. Rows of fp32 that are
-// not aligned go element by element.
+// Starts the copy of rows [0, num_rows) of `rows`, their first dims columns, into a tile; the rest becomes 0. Rows of fp32 that
+// are not aligned are copied element by element.
 DEVICE void load_tile(unsigned tile, const char *from, long long row_stride, int rows, int num_rows,
                       int dims, int is_aligned) {
     unsigned to = tile + piece_at(MY_ROW, MY_PIECE, rows);
@@ -95,8 +96,8 @@ DEVICE void load_tile(unsigned tile, const char *from, long long row_stride, int
 }
 
 // ---- Values that are not finite -----------------------------------------------------------------
-// A query must not meet the NaN of a key that it does not see, not even times 0. Where a tile is seen in part and holds
-// such values, they are taken out of it and added to those who see them.
+// A query must not touch the NaN of a key that it does not see, not even times 0. If a tile is only seen in part and holds such
+// values, they are removed from it and added for the queries that see them.
 
 #if DTYPE != DTYPE_F32
 #if DTYPE == DTYPE_BF16
@@ -107,7 +108,7 @@ DEVICE void load_tile(unsigned tile, const char *from, long long row_stride, int
 DEVICE int is_low_nonfinite(unsigned pair) { return (pair & EXPONENT) == EXPONENT; }
 DEVICE int is_high_nonfinite(unsigned pair) { return is_low_nonfinite(pair >> 16); }
 
-// This thread's pieces of a tile of values, in all of its spans.
+// Loops over this thread's pieces of a tile of values, in all of its spans.
 #define EACH_OWN_PIECE(row, piece)                                                                 \
     _Pragma("unroll") for (int span_ = 0; span_ < PIECES / SPAN; span_++)                          \
         _Pragma("unroll 1") for (int row = MY_ROW, piece = MY_PIECE + span_ * SPAN; row < BLOCK_N; \
@@ -153,12 +154,12 @@ DEVICE unsigned load_pair(unsigned shared) {
     return pair;
 }
 
-// The query of a row of a tile, counted as its tile's first one is.
+// The query of row `row`, counted in the same way as t->first.
 #ifndef QUERY_OF
 #define QUERY_OF(p, row) (row)
 #endif
 
-// To 16 queries from i on, of the tile of keys from j on.
+// Adds them for 16 queries from i on, from the tile of keys from j on.
 DEVICE void add_nonfinite(float (*o)[4], const struct attention_params *p,
                           const struct attention_sequence *s, int i, int j, unsigned v_tile) {
     EACH_HALF(h) {
@@ -177,9 +178,10 @@ DEVICE void add_nonfinite(float (*o)[4], const struct attention_params *p,
 #endif
 
 // ---- Softmax ----------------------------------------------------------------------------------
-// Scores are q k, with FEATURES natural, after the scale. Maxima are of the same kind; but for bf16 they are in log2, so that
-// one multiply-add takes a score to its exponent. It rounds: among scores of 1e8 weights are off by a factor of 2^32, all of a
-// row alike. That is beyond f16, which pays for a difference that is exact, and beyond fp32's bound.
+// Scores are q k; with FEATURES they are natural, after the scale. Maxima are in the units of scores, except in bf16 without
+// FEATURES: there they are in log2, so that one multiply-add turns a score into its exponent. That step rounds: for scores of 1e8
+// all weights of a row are off by the same factor, up to 2^32. This exceeds f16 and fp32's error bound, so these take an exact
+// difference.
 #define IS_EXACT (FEATURES || DTYPE != DTYPE_BF16)
 #define IS_RAW (IS_EXACT && !FEATURES)
 #define UNIT (FEATURES ? LOG2_E : scale_log2) // of maxima, in log2
@@ -197,8 +199,8 @@ DEVICE void start_output(float (*o)[4]) {
     EACH_DIM_TILE(n) o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0;
 }
 
-// A sink is there from the start; its weight is with one of the four lanes that share a row. is_nan_in_sum: one of NaN too, for
-// finish_rows without FEATURES.
+// A sink is in the row from the start; its weight is in one of the four lanes that share a row. is_nan_in_sum: a sink of NaN is in
+// the sum too, for finish_rows without FEATURES.
 DEVICE void start_rows(float max[2], float sum[2], float (*o)[4], const struct attention_params *p,
                        int batch, int head, int is_nan_in_sum) {
     const float sink = attention_sink_at(p, batch, head), max_of_all = sink_maximum(sink);
@@ -212,7 +214,7 @@ DEVICE void start_rows(float max[2], float sum[2], float (*o)[4], const struct a
     start_output(o);
 }
 
-// What becomes of the scores of queries from i on and keys from j on; -inf where they are not seen.
+// Modifies the scores of queries from i on and keys from j on; -inf for keys that a query does not see.
 DEVICE void modify_scores(float (*s)[4], const struct attention_params *p,
                           const struct attention_task *t, int i, int j) {
     EACH_HALF(h) {
@@ -239,12 +241,12 @@ DEVICE void modify_scores(float (*s)[4], const struct attention_params *p,
     }
 }
 
-// Whether a maximum of new scores is above the one so far by more than RENEW_AT.
+// Whether the maximum of new scores exceeds the one so far by more than RENEW_AT.
 #define RENEW_AT 8.0f
 #define IS_ABOVE(top, max) (IS_EXACT ? ((top) - (max)) * UNIT > RENEW_AT : (top) > (max) + RENEW_AT)
 
-// Renews the maxima, and sum with them, where some lane has one that is above; alpha is what o is worth under them then. False:
-// nothing is renewed. The same for all lanes.
+// Renews the maxima and scales the sums if is_higher in some lane; alpha is then the factor of o. False: nothing is renewed. Same
+// result in all lanes.
 DEVICE int renew_where(int is_higher, const float top[2], float max[2], float sum[2],
                        float alpha[2], float scale_log2) {
     if (!__any_sync(ALL_LANES, is_higher)) return 0;
@@ -277,7 +279,7 @@ DEVICE void scale_rows(float (*o)[4], const float alpha[2]) {
     }
 }
 
-// Scores become weights, and are summed up before dropout: of the groups of 8 keys from `first` on, before `end`.
+// Turns scores into weights and adds them to the sums, before dropout: groups [first, end) of 8 keys.
 DEVICE void weigh_some(float (*s)[4], const float max[2], float sum[2], float scale_log2, int first,
                        int end) {
     EACH_HALF(h) {
@@ -295,7 +297,7 @@ DEVICE void weigh(float (*s)[4], const float max[2], float sum[2], float scale_l
     weigh_some(s, max, sum, scale_log2, 0, BLOCK_N / 8);
 }
 
-// Without keep_scale, which the output gets at the end.
+// Sets dropped weights to 0, without keep_scale, which the output gets at the end.
 DEVICE void drop_weights(float (*s)[4], const struct attention_params *p,
                          const struct attention_task *t, int i, int j) {
     EACH_HALF(h) EACH_COLUMN_TILE(n) {
@@ -315,10 +317,10 @@ DEVICE void pack_weights(unsigned a[4], const float (*s)[4]) {
 
 // ---- Output -----------------------------------------------------------------------------------
 
-// This lane's part of a row, times factor, into a tile.
+// Stores this lane's part of a row, times factor, into a tile.
 DEVICE void store_row(unsigned char *tile, int row, float (*o)[4], int h, float factor) {
 #if DTYPE == DTYPE_F32
-    // Eight columns next to each other of each slab (attention_split.cuh).
+    // Eight adjacent columns of each slab (attention_split.cuh).
 #pragma unroll
     for (int n = 0; n < HEAD_DIM_V / 8; n += 4) EACH_HALF(e)
     *(float4 *)(tile + piece_at(row, 2 * n + LANE % 4 * 2 + e, BLOCK_M)) =
@@ -331,8 +333,8 @@ DEVICE void store_row(unsigned char *tile, int row, float (*o)[4], int h, float 
 #endif
 }
 
-// 16 rows from `row` of the tile on, into shared memory; lse to where it belongs. Without FEATURES there are no registers to look
-// at the sink again: one of NaN is in the sum, and where the maximum is still -inf no key has weight, or o is NaN itself.
+// Writes 16 rows from `row` of the tile on into shared memory, and their lse to memory. Without FEATURES registers do not suffice
+// to read the sink again: a sink of NaN is in the sum. If the maximum is still -inf, no key has weight, or o itself is NaN.
 DEVICE void finish_rows(unsigned char *tile, float (*o)[4], const float max[2], const float sum[2],
                         const struct attention_params *p, const struct attention_task *t,
                         int first_row) {
@@ -351,7 +353,7 @@ DEVICE void finish_rows(unsigned char *tile, float (*o)[4], const float max[2], 
     }
 }
 
-// `count` rows that this warp finished, to the output in whole pieces; where it is not aligned, by elements.
+// Writes `count` rows that this warp finished to the output, in whole pieces, or by elements if it is not aligned.
 DEVICE void store_rows(const unsigned char *tile, const struct attention_params *p,
                        const struct attention_task *t, int first_row, int count, int is_aligned) {
     __syncwarp();

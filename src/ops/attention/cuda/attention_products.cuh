@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention's two products of 16-bit numbers by m16n8k16 (mma.cuh): of UNITS times 16 queries of a warp, from `row` of
-// their tile on.
+// Attention's two products of 16-bit numbers by m16n8k16 (mma.cuh), for UNITS times 16 queries of a warp, from `row` of their tile
+// on.
 #ifndef TSRI_ATTENTION_PRODUCTS_CUH
 #define TSRI_ATTENTION_PRODUCTS_CUH
 
 #include "ops/attention/cuda/attention_mma.cuh"
 
-// Of 16 columns d of a tile of `rows`, from where a lane has its first: pieces go on by exclusive or within 64 columns.
+// Address of the d-th 16 columns of a tile, from a lane's first address: pieces advance by exclusive or within 64 columns.
 #define COLUMNS(at, d, rows) (((at) ^ ((d) % 4 * 32)) + (d) / 4 * SLAB_BYTES(rows))
 
 // s = q k^T.

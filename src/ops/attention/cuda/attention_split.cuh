@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention's two products of fp32 numbers on tensor cores: each number is two of 11 bits, each product three (tf32.cuh).
-// Tiles stay in fp32 in shared memory and operands are split on their way into registers, four numbers a load: the halves
-// would take twice the shared memory's reads, which are scarcer than instructions.
+// Attention's two products of fp32 numbers on tensor cores: each number is split in two of 11 bits, each product in three
+// (tf32.cuh). Tiles stay in fp32 in shared memory, and operands are split on their way into registers, four numbers a load.
+// Storing the halves would double the reads of shared memory, which are scarcer than instructions.
 //
-// The order of columns in a product is free as long as both operands have the same, so a lane takes what lies together:
-// of scores, lane t of four has columns 8 t + 4 i to + 3 of 32, two products' worth; of values, its pieces of 4 columns are
-// those of four products, whose accumulators are then 8 columns next to each other. Weights are operands as they lie, slots
-// t and t + 4 of the depth being keys 2 t and 2 t + 1.
+// The order of columns in a product is free if both operands have the same order, so a lane takes adjacent columns. In scores,
+// lane t of four has columns 8 t + 4 i to + 3 of 32, for two products. In values, a lane's pieces of 4 columns belong to four
+// products, whose accumulators then hold 8 adjacent columns. Weights are operands as they lie: slots t and t + 4 of the depth are
+// keys 2 t and 2 t + 1.
 //
-// Sums on tensor cores lose up to a unit at every step to truncation. So the small products have accumulators of their own
-// in scores, those of big parts go over 64 columns, values over one tile of keys, and fp32 additions do the rest. A warp has 16
-// queries (UNITS is 1).
+// Sums on tensor cores lose up to one unit at every step by truncation. So in scores the small products have their own
+// accumulators, and sums of the big parts cover 64 columns; in values, sums cover one tile of keys. fp32 additions do the rest. A
+// warp has 16 queries (UNITS is 1).
 //
-// A number that is not finite has no halves. Where a result is not finite either, it is computed again by multiply-adds,
-// with the pairs that see each other alone.
+// A number that is not finite has no halves. If a result is not finite, it is computed again by multiply-adds, only with pairs
+// that see each other.
 #ifndef TSRI_ATTENTION_SPLIT_CUH
 #define TSRI_ATTENTION_SPLIT_CUH
 
@@ -22,15 +22,15 @@
 
 #define EACH_OF_FOUR(i) _Pragma("unroll") for (int i = 0; i < 4; i++)
 
-// 0, or NaN where one is not finite: the sums of x times 0.
+// sum: of x times 0; it is NaN if some x is not finite, otherwise 0.
 DEVICE int is_any_nonfinite(float sum) { return __any_sync(ALL_LANES, sum != 0); }
 
 // ---- Scores -----------------------------------------------------------------------------------
 
-// The d-th of two pieces that a lane takes of 32 columns, from where it has its first.
+// Address of the d-th of a lane's two pieces per 32 columns, from its first address.
 #define COLUMNS(at, d, rows) (((at) ^ ((d) % 2 * 16)) + (d) / 2 * SLAB_BYTES(rows))
 
-// Of 16 queries from `row` of their tile on.
+// For 16 queries from `row` of their tile on.
 DEVICE void multiply_keys_by_fma(float (*s)[4], unsigned q_tile, int row, unsigned k_tile) {
     EACH_COLUMN_TILE(n) EACH_OF_FOUR(i) s[n][i] = 0;
 #pragma unroll 1
@@ -44,7 +44,7 @@ DEVICE void multiply_keys_by_fma(float (*s)[4], unsigned q_tile, int row, unsign
     }
 }
 
-// s = q k^T, of 16 queries from `row` of their tile on.
+// s = q k^T for 16 queries from `row` of their tile on.
 DEVICE void multiply_keys(float (*s)[4], unsigned q_tile, int row, unsigned k_tile) {
     unsigned lane = (LANE % 4 * 2 ^ LANE / 4) * 16 + LANE / 4 * 128;
     unsigned q_at = q_tile + row * 128 + lane, k_at = k_tile + lane;
@@ -77,7 +77,7 @@ DEVICE void multiply_keys(float (*s)[4], unsigned q_tile, int row, unsigned k_ti
 
 // ---- Values -----------------------------------------------------------------------------------
 
-// sum = weights v, of 32 columns: those that the queries from i on see of the keys from j on.
+// sum = weights v for 32 columns: the queries from i on, and those keys from j on that they see.
 DEVICE void multiply_values_by_fma(float (*sum)[4], const float (*s)[4],
                                    const struct attention_params *p,
                                    const struct attention_sequence *sequence, int i, int j,
@@ -104,16 +104,16 @@ DEVICE void multiply_values_by_fma(float (*sum)[4], const float (*s)[4],
         }
 }
 
-// Columns whose sums a warp has at a time, in slabs of 32: all in one run of code where registers suffice, with sums of their
-// own for the small products then, as there are 64 keys.
+// Slabs of 32 columns whose sums a warp has at a time. With HEAD_DIM 64 registers suffice for all in one run of code, with
+// separate sums for the small products, as there are 64 keys.
 #define SLABS (HEAD_DIM == 64 ? 2 : 1)
 #define EACH_SLAB(i) _Pragma("unroll") for (int i = 0; i < SLABS; i++)
 
-// o += weights v, of queries from i on and keys from j on.
+// o += weights v for queries from i on and keys from j on.
 DEVICE void multiply_values(float (*o)[4], const float (*s)[4], const struct attention_params *p,
                             const struct attention_sequence *sequence, int i, int j,
                             unsigned v_tile) {
-    // Keys 2 t of this lane; those of 2 t + 1 are a row further, in the other of two pieces.
+    // Keys 2 t of this lane. Keys 2 t + 1 are one row further, in the other of two pieces.
     unsigned v_at = v_tile + LANE % 4 * 2 * 128 + (LANE / 4 ^ LANE % 4 * 2) * 16;
 #pragma unroll
     for (int first = 0; first < HEAD_DIM / 32; first += SLABS) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a block of forward's kernels works on: a tile of queries of one head, and the keys that it sees.
+// The work of a block in forward's kernels: a tile of queries of one head, and the keys that it sees.
 #ifndef TSRI_ATTENTION_TASKS_CUH
 #define TSRI_ATTENTION_TASKS_CUH
 
@@ -9,7 +9,7 @@ struct attention_task {
     int batch, head, kv_head;
     int first; // query of the sequence
     struct attention_sequence s;
-    int begin, end; // keys that any of its queries sees
+    int begin, end; // keys that at least one of its queries sees
     int is_there;
 };
 static_assert(sizeof(struct attention_task) <= ATTENTION_TASK_BYTES, "room behind the tiles");
@@ -43,14 +43,14 @@ DEVICE int attention_sees_all(const struct attention_forward_params *f,
            end <= attention_end_key(&f->p, &t->s, t->first);
 }
 
-// The block's tasks, one after the other. A task lies in shared memory, where it takes no registers.
+// Loops over the block's tasks. A task lies in shared memory, so that it takes no registers.
 #define EACH_TASK(f, tile_rows, task)                                                              \
     for (long long index_ = blockIdx.x; index_ < (f)->num_tasks; index_ += gridDim.x)              \
         if (attention_share_task(f, index_, tile_rows, task))
 
 DEVICE int attention_share_task(const struct attention_forward_params *f, long long index,
                                 int tile_rows, struct attention_task *task) {
-    __syncthreads(); // nobody is at the one before any more
+    __syncthreads(); // all threads have left the previous task
     if (threadIdx.x == 0) task->is_there = attention_task_at(f, index, tile_rows, task);
     __syncthreads();
     return task->is_there;

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels of attention's backward share, of one dtype or of any. Kernels of any dtype define ANY_DTYPE
-// instead of DTYPE: numbers have their dtype at run time then, one more branch that all threads take alike, and one
-// kernel serves three.
+// What the kernels of attention's backward share, for one dtype or for all. Kernels for all dtypes define ANY_DTYPE instead of
+// DTYPE: numbers then have their dtype at run time. That costs one more branch, which all threads take alike, and one kernel
+// serves three dtypes.
 #ifndef TSRI_ATTENTION_BACKWARD_DEVICE_CUH
 #define TSRI_ATTENTION_BACKWARD_DEVICE_CUH
 
 #ifdef ANY_DTYPE
 #define DTYPE 2
 #include "cuda/device/any_dtype.cuh"
-#define load_either load_any // what lies beside: its is_f32 holds its dtype
+#define load_either load_any // bias, slopes, sinks: is_f32 holds the dtype
 #endif
 #include "ops/attention/cuda/attention_device.cuh"
 #include "ops/attention/cuda/backward/attention_backward_params.h"
 
 #define NOT_A_NUMBER __int_as_float(0x7fc00000)
 
-// Of row 0 of a sequence and a head in lse and delta. Packed sequences do not meet, as each starts as many groups of
-// rows later as there are sequences before it.
+// Index of row 0 of a sequence and a head in lse and delta. Packed sequences do not overlap: each starts one group of rows later
+// for each sequence before it.
 DEVICE long long statistics_at(const struct attention_backward_params *b,
                                const struct attention_sequence *s, int batch, int head) {
     long long unit = ATTENTION_STATISTIC_ROWS;
@@ -24,7 +24,7 @@ DEVICE long long statistics_at(const struct attention_backward_params *b,
     return ((long long)batch * b->p.num_heads_q + head) * b->statistic_rows;
 }
 
-// Whether any lse_low is not 0: behind the last one.
+// Whether any lse_low is not 0: a flag behind the last one.
 DEVICE float *has_lse_low(const struct attention_backward_params *b) {
     return b->lse_low + b->num_statistics;
 }
@@ -34,10 +34,10 @@ DEVICE float lse_low_at(const struct attention_backward_params *b, long long at)
 
 // A weight and the gradient of its score; 0 for pairs that do not see each other.
 struct attention_pair {
-    float weight, grad; // after dropout; with the slope of the softcap, without softmax_scale
+    float weight, grad; // after dropout; with softcap's slope, without softmax_scale
 };
 
-// What becomes of s = q k and dp = dout v of a pair that sees each other, with everything that may be asked for.
+// From s = q k and dp = dout v of a pair that sees each other, with all features.
 DEVICE struct attention_pair attention_pair_of(const struct attention_params *p,
                                                const struct attention_query *q, int j, float s,
                                                float dp, float lse, float lse_low, float delta,

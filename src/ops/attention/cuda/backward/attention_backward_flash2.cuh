@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles of rows for backward on tensor cores, FlashAttention-2's (arXiv:2307.08691) loops taken apart: the
-// kernel of keys and that of queries compute the scores each for itself, so that every gradient has one owner and sums
-// in one order, without atomics. A block owns rows, 16 or 32 a warp, and tiles of others pass by. Scores are computed
-// with the owner's rows as rows: what a warp has of them is, narrowed or split, the a operand of the product that adds to its
-// gradients, and never passes through shared memory. The host defines
+// Tiles of rows for backward on tensor cores, with FlashAttention-2's (arXiv:2307.08691) loops taken apart: the kernel of keys and
+// the kernel of queries each compute the scores, so that every gradient has one owner and sums in one order, without atomics. A
+// block owns rows, 16 or 32 a warp, and tiles of other rows pass by. Scores have the owned rows as rows. So a warp's scores,
+// narrowed or split, are the a operand of the product that adds to its gradients, and never go through shared memory. The host
+// defines
 //     DTYPE, HEAD_DIM (64, 128 or 256, fp32 not 256: rows are filled up with zeros), HAS_FEATURES (1: softcap, bias, ALiBi,
 //     dropout), NARROW (1: smaller tiles, attention_backward_params.h)
 // and the includer IS_OF_KEYS.
 //
-// Not finite numbers in rows that are summed over would leak through weights of 0. So tiles that not every pair of
-// which sees each other are searched for them; they become 0 and their row's weights NaN, where it is seen.
+// Numbers that are not finite, in rows that are summed over, would leak through weights of 0. So tiles in which some pairs do not
+// see each other are searched for them: such numbers become 0, and their row's weights NaN where it is seen.
 #ifndef TSRI_ATTENTION_BACKWARD_FLASH2_CUH
 #define TSRI_ATTENTION_BACKWARD_FLASH2_CUH
 
@@ -31,7 +31,7 @@
 #define GROUPS 1
 #define THREADS (32 * FLASH2_NARROW_WARPS)
 #define OWNED (16 * FLASH2_NARROW_WARPS)                            // rows that a block owns
-#define PASSING FLASH2_NARROW_PASSING(IS_OF_KEYS, HEAD_DIM, IS_F32) // rows of a tile that passes by
+#define PASSING FLASH2_NARROW_PASSING(IS_OF_KEYS, HEAD_DIM, IS_F32) // rows of a passing tile
 #else
 #define GROUPS FLASH2_GROUPS(IS_OF_KEYS, HEAD_DIM, IS_F32)
 #define THREADS (32 * FLASH2_WARPS(HEAD_DIM, IS_F32))
@@ -51,15 +51,15 @@
 #define PASSING_BYTES (PASSING * ROW_BYTES)
 #define LOADED (THREADS / PIECES) // rows that a block copies at a time
 #define STEPS (HEAD_DIM / 16)     // of depth
-#define HALVES (PASSING / 8)      // b operands that a tile has
+#define HALVES (PASSING / 8)      // b operands of a tile
 #define NUM_SCORES (GROUPS * HALVES)
 #define COLUMN_TILES (HEAD_DIM / 8)
 #define NUM_SUMS (GROUPS * COLUMN_TILES)
-// Score [n][at] of a thread, as mma has it: its row among those that the block owns, its column in the tile.
+// The row (of the owned rows) and column (of the tile) of a thread's score [n][at], in mma's layout.
 #define SCORE_ROW(t, n, at) (((t) / 32 * GROUPS + (n) / HALVES) * 16 + (t) % 32 / 4 + (at) / 2 * 8)
 #define SCORE_COLUMN(t, n, at) ((n) % HALVES * 8 + (t) % 4 * 2 + (at) % 2)
 
-// threadIdx.x, read anew: what follows from it early takes registers through the loops before.
+// Reads threadIdx.x again: values derived from it early would take registers through the loops before.
 DEVICE int thread_now(void) {
     int thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
@@ -68,7 +68,7 @@ DEVICE int thread_now(void) {
 
 // ---- Between memory and shared memory ---------------------------------------------------------
 
-// A piece of a row that starts anywhere, and whose columns from `left` on are zero.
+// A piece of a row at any address; its columns from `left` on are zero.
 DEVICE uint4 gather_piece(const ELEMENT *from, int left) {
     unsigned words[4];
 #pragma unroll
@@ -82,8 +82,8 @@ DEVICE uint4 gather_piece(const ELEMENT *from, int left) {
     return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// From one row of a tile, whose piece is at `at`, to the nth LOADED rows on. The swizzle begins anew after eight rows; narrow
-// tiles of wide rows are loaded by four.
+// Offset from the piece `at` of one row to that of the row n LOADED rows further. The swizzle repeats after eight rows; narrow
+// tiles of wide rows are loaded four rows at a time.
 #if NARROW
 #define ROWS_ON(at, n)                                                                             \
     ((n) * (LOADED * ROW_BYTES) + ((n)*LOADED % 8 == 0 ? 0 : (at) % 128 >= 64 ? -64 : 64))
@@ -91,7 +91,7 @@ DEVICE uint4 gather_piece(const ELEMENT *from, int left) {
 #define ROWS_ON(at, n) n *(LOADED * ROW_BYTES)
 #endif
 
-// Rows [first, first + rows) of a head whose row 0 is at `at`; from row `end` on, and behind `dims` columns, zeros.
+// Loads rows [first, first + rows) of a head whose row 0 is at `at`; zeros from row `end` on and beyond `dims` columns.
 DEVICE void load_tile(unsigned char *tile, const void *data, long long at, long long stride,
                       int first, int rows, int end, int dims, int is_vector) {
     int thread = thread_now(), piece = thread % PIECES, row = thread / PIECES;
@@ -99,7 +99,7 @@ DEVICE void load_tile(unsigned char *tile, const void *data, long long at, long 
     left = left < 0 ? 0 : left > GROUP ? GROUP : left;
     const ELEMENT *from =
         (const ELEMENT *)data + at + (first + row) * stride + (left > 0 ? GROUP * piece : 0);
-    tile += swizzled(row, piece, PIECES); // that piece of later rows lies whole rows of it further
+    tile += swizzled(row, piece, PIECES); // the same piece of later rows is whole rows further
     row = end - first - row;
     if (is_vector) {
         unsigned shared = shared_address(tile);
@@ -120,14 +120,14 @@ DEVICE void load_tile(unsigned char *tile, const void *data, long long at, long 
     }
 }
 
-// This warp's rows of an accumulator, by way of shared memory that is its own: rows [first, ...) of a head, below
-// `end`; those from `seen` on are 0.
+// Stores this warp's rows of an accumulator through its own shared memory: rows [first, ...) of a head, below `end`. Rows from
+// `seen` on are 0.
 DEVICE void store_rows(float acc[][4], float scale, unsigned char *shared, void *data, long long at,
                        long long stride, int first, int seen, int end, int dims, int is_vector) {
     int thread = thread_now(), warp_row = thread / 32 * GROUPS * 16, lane = thread % 32;
 #if DTYPE == DTYPE_F32
 #pragma unroll
-    for (int n = 0; n < NUM_SUMS; n += 4) // eight columns next to each other of 32 (split.cuh)
+    for (int n = 0; n < NUM_SUMS; n += 4) // eight adjacent columns of 32 (split.cuh)
 #pragma unroll
         for (int c = 0; c < 4; c++) {
             int row = warp_row + n / COLUMN_TILES * 16 + lane / 4 + c / 2 * 8;
@@ -185,7 +185,7 @@ DEVICE int search_tile(const unsigned char *tile) {
     return found;
 }
 
-// They become 0, and mark[row] NaN.
+// Sets such pieces to 0, and mark[row] to NaN.
 DEVICE void clean_tile(unsigned char *tile, float *mark) {
 #pragma unroll 1
     for (int n = threadIdx.x; n < PASSING * PIECES; n += THREADS)
@@ -203,12 +203,12 @@ DEVICE void clean_tile(unsigned char *tile, float *mark) {
 
 // ---- Scores beside the registers --------------------------------------------------------------
 
-// Each thread's own, THREADS floats apart.
+// Each thread's own scores, THREADS floats apart.
 DEVICE void keep_scores(float *shared, const float scores[][4]) {
 #pragma unroll
     for (int n = 0; n < NUM_SCORES * 4; n++) shared[n * THREADS] = scores[n / 4][n % 4];
 }
-// The a operands of the nth 16 passing rows, of what lies there.
+// Reads the a operands of the nth 16 passing rows from there.
 DEVICE void take_weights(const float *shared, int n, operands weights) {
 #pragma unroll
     for (int m = 0; m < GROUPS; m++)

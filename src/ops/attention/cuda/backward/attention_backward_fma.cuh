@@ -4,8 +4,8 @@
 // rows are read in pieces of 16 bytes from different banks. The host or the includer defines
 //     BLOCK (16, 32 or 64), DEPTH
 //
-// Numbers that are not finite in rows that are summed over would leak through weights of 0: they become 0 when they are
-// loaded, and their row's mark NaN, which reaches the weights of those pairs that see each other.
+// Numbers that are not finite, in rows that are summed over, would leak through weights of 0. So they become 0 when they are
+// loaded, and their row's mark NaN, which reaches the weights of the pairs that see each other.
 #ifndef TSRI_ATTENTION_BACKWARD_FMA_CUH
 #define TSRI_ATTENTION_BACKWARD_FMA_CUH
 
@@ -21,10 +21,10 @@
 #define TX ((int)threadIdx.x % 16)
 #define TY ((int)threadIdx.x / 16)
 
-// Row stride of tiles that are `dims` deep.
+// The row stride of tiles that are `dims` deep.
 DEVICE int tile_stride(int dims) { return (dims + 31) / 32 * 32 + 4; }
 
-// Four numbers of a row, zeros where left is 0 or less.
+// Four numbers of a row; zeros if left is 0 or less.
 DEVICE float4 load_piece(const void *data, long long from, int left, int dtype, int is_vector) {
     float x[4] = {0, 0, 0, 0};
     if (left <= 0) return make_float4(0, 0, 0, 0);
@@ -49,8 +49,8 @@ DEVICE float cleaned(float x, float *mark) {
     return 0;
 }
 
-// Rows [first, first + BLOCK) of a head whose row 0 is at `at`; from row `end` on, and behind dims, zeros. mark: 0, or
-// one number a row, which the caller has set to 0. Several pieces are on their way at a time.
+// Loads rows [first, first + BLOCK) of a head whose row 0 is at `at`; zeros from row `end` on and beyond dims. mark: 0, or one
+// number for each row, which the caller has set to 0. Several pieces are in flight at a time.
 DEVICE void load_tile(float *tile, int stride, const void *data, long long at, long long row_stride,
                       int first, int end, int dims, int dtype, int is_vector, float *mark) {
     enum { AT_A_TIME = 4 };
@@ -79,7 +79,7 @@ DEVICE void load_tile(float *tile, int stride, const void *data, long long at, l
     }
 }
 
-// s[a][b] = rows TY + 16 a of x . rows TX + 16 b of y, `stride - 4` deep.
+// s[a][b] = dot product of rows TY + 16 a of x and TX + 16 b of y, `stride - 4` deep.
 DEVICE void multiply_rows(float s[EACH][EACH], const float *x, const float *y, int stride) {
 #pragma unroll
     for (int a = 0; a < EACH; a++)
@@ -124,7 +124,7 @@ DEVICE void accumulate(float acc[EACH][ACCUMULATED], const float *scores, const 
 #endif
 #pragma unroll
         for (int b = 0; b < DEPTH / 64; b++) {
-            if (b * 64 + 4 >= stride) break; // all threads alike
+            if (b * 64 + 4 >= stride) break; // the same for all threads
             int col = 4 * TX + 64 * b < stride - 4 ? 4 * TX + 64 * b : 0;
             float4 four = *(const float4 *)(tile + x * stride + col);
 #pragma unroll
@@ -138,7 +138,7 @@ DEVICE void accumulate(float acc[EACH][ACCUMULATED], const float *scores, const 
     }
 }
 
-// Rows [first, end) of a head; those from `seen` on are 0.
+// Stores rows [first, end) of a head; rows from `seen` on are 0.
 DEVICE void store_rows(float acc[EACH][ACCUMULATED], float scale, void *data, long long at,
                        long long row_stride, int first, int seen, int end, int dims, int dtype) {
 #pragma unroll
@@ -155,8 +155,7 @@ DEVICE void store_rows(float acc[EACH][ACCUMULATED], float scale, void *data, lo
     }
 }
 
-// Weight and gradient of a score that thread (a, b) of the square has; query i, key j. 0 where they do not see each
-// other.
+// Weight and gradient of score (a, b) of this thread's square, for query i and key j. 0 if they do not see each other.
 DEVICE struct attention_pair pair_at(const struct attention_backward_params *b,
                                      const struct attention_sequence *s, int batch, int head, int i,
                                      int j, float score, float dp, float lse, float lse_low,

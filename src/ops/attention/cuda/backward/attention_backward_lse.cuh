@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums of exponentials of a row's scores, where its lse is too large for one f32 to hold its digits: lse becomes the largest score,
-// lse_low the logarithm of the sum beside it, in log2.
+// Sums of exponentials of a row's scores if its lse is too large for the digits of one f32: lse becomes the largest score, lse_low
+// the logarithm of the sum relative to it, in log2.
 #ifndef TSRI_ATTENTION_BACKWARD_LSE_CUH
 #define TSRI_ATTENTION_BACKWARD_LSE_CUH
 
@@ -12,7 +12,7 @@ DEVICE int is_coarse(float lse, int is_f32) {
 }
 
 struct row_sum {
-    float max, sum; // beside the largest score so far
+    float max, sum; // sum: relative to the largest score so far
 };
 DEVICE void add_score(struct row_sum *to, float max, float sum) {
     if (max == -INFINITE) return;
@@ -21,7 +21,7 @@ DEVICE void add_score(struct row_sum *to, float max, float sum) {
     to->sum = fmaf(sum, exp2_fast((max - top) * LOG2_E), before);
     to->max = top;
 }
-// Of some lanes next to each other, a power of two, which share a row.
+// Adds up the sums of adjacent lanes that share a row; their number is a power of two.
 DEVICE void add_lanes(struct row_sum *row, int lanes) {
     for (int far = lanes / 2; far > 0; far /= 2) {
         const float max = __shfl_xor_sync(0xffffffffu, row->max, far);
@@ -29,7 +29,7 @@ DEVICE void add_lanes(struct row_sum *row, int lanes) {
         add_score(row, max, sum);
     }
 }
-// Of the statistic at `at`. An lse that rounding does not explain is believed.
+// Stores the sum as the statistic at `at`. If rounding does not explain the difference to the given lse, that lse is kept.
 DEVICE void set_lse(const struct attention_backward_params *b, struct row_sum row, int batch,
                     int head, long long at) {
     const struct attention_params *p = &b->p;

@@ -3,15 +3,15 @@
 #ifndef TSRI_ATTENTION_BACKWARD_PRODUCTS_CUH
 #define TSRI_ATTENTION_BACKWARD_PRODUCTS_CUH
 
-// Weights of 16 passing rows as a operands, and two of them, columns next to each other.
+// Weights of 16 passing rows as a operands. set_pair sets two of them, of adjacent columns.
 typedef unsigned operands[GROUPS][4];
 DEVICE void set_pair(unsigned a[4], int i, float low, float high) {
     a[i] = pair_of_floats(low, high);
 }
 
-// Address of this lane's row and piece for load_matrices in a tile: 16 rows, two pieces; step s and n rows further is
-// at (lane_at ^ s * 32) + n * ROW_BYTES, as the steps of depth only flip bits that the swizzle flips too. The compiler
-// is not to know that it is the same in every tile: it would keep all steps' addresses in registers.
+// This lane's address for load_matrices in a tile of 16 rows and two pieces. Step s and n rows further is at (lane_at ^ s * 32) +
+// n * ROW_BYTES, as steps of depth only flip bits that the swizzle flips too. The asm hides that the address is the same in every
+// tile: otherwise the compiler would keep all steps' addresses in registers.
 DEVICE unsigned lane_at(void) {
     int lane = thread_now() % 32;
     unsigned at = swizzled(lane & 15, lane >> 4, PIECES);
@@ -19,7 +19,7 @@ DEVICE unsigned lane_at(void) {
     return at;
 }
 
-// The a operands of this warp's rows of a tile, one step of depth.
+// Loads the a operands of this warp's rows of a tile, for one step of depth.
 DEVICE void load_operands(unsigned a[GROUPS][4], unsigned owned, unsigned at, int step) {
     owned += thread_now() / 32 * (GROUPS * 16 * ROW_BYTES);
 #pragma unroll
@@ -41,7 +41,7 @@ DEVICE void multiply_step(float scores[][4], const unsigned a[GROUPS][4], unsign
     }
 }
 
-// scores[owned row][passing row] += owned . passing, over the columns; tiles by their addresses.
+// scores[owned row][passing row] += owned . passing, over the columns. Tiles are given by their addresses.
 DEVICE void multiply_rows(float scores[][4], unsigned owned, unsigned passing) {
     unsigned at = lane_at();
 #pragma unroll
@@ -52,8 +52,8 @@ DEVICE void multiply_rows(float scores[][4], unsigned owned, unsigned passing) {
     }
 }
 
-// acc[owned row][column] += weights[owned row][passing row] passing[passing row][column], of 16 passing rows from the
-// nth sixteen on. weights: the a operands.
+// acc[owned row][column] += weights[owned row][passing row] passing[passing row][column] over the nth 16 passing rows. weights:
+// the a operands.
 DEVICE void accumulate_step(float acc[][4], const operands weights, unsigned passing, unsigned at,
                             int n) {
     unsigned b[4];
@@ -68,6 +68,6 @@ DEVICE void accumulate_step(float acc[][4], const operands weights, unsigned pas
     }
 }
 
-#define column_at lane_at // of accumulate_step
+#define column_at lane_at // for accumulate_step
 
 #endif

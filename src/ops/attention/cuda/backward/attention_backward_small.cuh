@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes in and out of cuda-small's backward: rows into shared memory with what is to be known of them, results out of
-// registers. Macros, struct work and where in shared memory all lies are the includer's, attention_backward_small.cu.
+// Input and output of cuda-small's backward: rows into shared memory, with their statistics, and results from registers. The
+// includer, attention_backward_small.cu, defines the macros, struct work and the layout of shared memory.
 #ifndef TSRI_ATTENTION_BACKWARD_SMALL_CUH
 #define TSRI_ATTENTION_BACKWARD_SMALL_CUH
 
 // ---- Rows into shared memory ----------------------------------------------------------------------
 
-// Rows [first, first + count) of a head, some at a time, to a tile of `rows`; from row `end` on, and behind dims columns, zeros.
+// Loads rows [first, first + count) of a head, some at a time, to a tile of `rows`; zeros from row `end` on and beyond dims
+// columns.
 DEVICE void load_rows(unsigned tile, int rows, const struct attention_tensor *t,
                       const struct work *w, int first, int count, int end, int dims) {
     const int bytes = piece_bytes(dims);
@@ -15,7 +16,7 @@ DEVICE void load_rows(unsigned tile, int rows, const struct attention_tensor *t,
     load_pieces(tile, at, step, bytes, rows, first, count, end);
 }
 
-// Out waits where the gradients of its stage's scores will be.
+// out is kept where the gradients of its stage's scores will be.
 DEVICE unsigned out_at(const struct work *w, int first) {
     return w->grads + (unsigned)(first / SMALL_SLAB * SLAB_SIZE);
 }
@@ -41,9 +42,9 @@ DEVICE float dot_pair(unsigned x, unsigned y, float sum) {
     return sum + float_of_half(x >> 16) * float_of_half(y >> 16);
 }
 
-// Rows of a stage have come, and each thread has a look at what it asked for itself: lse in log2, with inf where a row is not there
-// or saw nothing, and delta = dout . out. Where there may be pairs that do not see each other, rows that are not finite
-// become 0 and their lse NaN, so that those who see them get NaN and nobody else.
+// After a stage's rows have arrived, each thread checks the pieces that it loaded itself. Sets lse in log2, inf for rows that do
+// not exist or saw no key, and delta = dout . out. If some pairs may not see each other, rows that are not finite become 0 and
+// their lse NaN, so that only the keys that they see get NaN.
 DEVICE void finish_stage(const struct attention_backward_small_params *p, const struct work *w,
                          int first) {
     const int end = first + STAGE < p->rows ? first + STAGE : p->rows;
@@ -72,8 +73,8 @@ DEVICE void finish_stage(const struct attention_backward_small_params *p, const 
     }
 }
 
-// Pieces of keys that are not finite become `word`: NaN among the block's own, so that their pairs' gradients are NaN; 0 for the
-// product with those.
+// Overwrites pieces of keys that are not finite with `word`: NaN in the block's own keys, so that their pairs' gradients are NaN;
+// 0 for the product with these gradients.
 DEVICE void mark_keys(unsigned tile, int rows, int count, unsigned word) {
     tile += piece_at(MY_ROW, MY_PIECE, rows);
 #pragma unroll 1
@@ -83,7 +84,7 @@ DEVICE void mark_keys(unsigned tile, int rows, int count, unsigned word) {
 
 // ---- Results --------------------------------------------------------------------------------------
 
-// 16 WARP_UNITS rows of `pieces` (4 or 8) pieces from column 8 * first_piece on, out of a warp's registers by way of its own
+// Stores 16 WARP_UNITS rows of `pieces` (4 or 8) pieces from column 8 * first_piece on, from a warp's registers through its own
 // part of shared memory.
 DEVICE void store_sums(float (*sums)[4], int num_sums, float scale, unsigned char *part,
                        const struct attention_tensor *t, const struct work *w, int row, int end,
@@ -109,7 +110,7 @@ DEVICE void store_sums(float (*sums)[4], int num_sums, float scale, unsigned cha
     }
 }
 
-// A warp's sums between partners, each lane's own.
+// Exchanges a warp's sums with its partner, lane by lane.
 DEVICE void give(float4 *to, const float (*sums)[DIM_TILES][4]) {
     EACH_UNIT(u)
     EACH_DIM_TILE(n)

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of backward's tiles of fp32 rows on tensor cores, each number split (tf32.cuh); the macros are those of
-// attention_backward_flash2.cuh. How lanes share columns, and where sums are cut, is as in attention_split.cuh.
+// Products of backward's tiles of fp32 rows on tensor cores, with each number split (tf32.cuh). The macros are those of
+// attention_backward_flash2.cuh. Lanes share columns, and sums are cut, as in attention_split.cuh.
 #ifndef TSRI_ATTENTION_BACKWARD_SPLIT_CUH
 #define TSRI_ATTENTION_BACKWARD_SPLIT_CUH
 
 #include "cuda/device/tf32.cuh"
 
-// Weights of 16 passing rows, and two of them, columns next to each other; i as a operands of m16n8k16 count.
+// Weights of 16 passing rows. set_pair sets two of them, of adjacent columns; i counts as in a operands of m16n8k16.
 typedef float operands[GROUPS][8];
 DEVICE void set_pair(float a[8], int i, float low, float high) {
     a[2 * i] = low;
@@ -17,8 +17,8 @@ DEVICE void set_pair(float a[8], int i, float low, float high) {
 #define EACH_HALF(n) _Pragma("unroll") for (int n = 0; n < HALVES; n++)
 #define EACH_OF(i, count) _Pragma("unroll") for (int i = 0; i < (count); i++)
 
-// Where a lane has the first of its pieces of four columns: of row lane / 4; the others are at (lane_at ^ PIECE_STEP(s)).
-// The compiler is not to know that it is the same in every tile: it would keep all addresses in registers.
+// Address of a lane's first piece of four columns, in row lane / 4; the others are at (lane_at ^ PIECE_STEP(s)). The asm hides
+// that it is the same in every tile: otherwise the compiler would keep all addresses in registers.
 #define PIECE_STEP(s) (((s) / 2 * 8 + (s) % 2) * 16)
 DEVICE unsigned lane_at(void) {
     int lane = thread_now() % 32;
@@ -27,7 +27,7 @@ DEVICE unsigned lane_at(void) {
     return at;
 }
 
-// The same of rows 2 t, whose columns are those of the product; row 2 t + 1 is at (column_at ^ (ROW_BYTES + 16)).
+// The same for rows 2 t, whose columns are the product's columns; row 2 t + 1 is at (column_at ^ (ROW_BYTES + 16)).
 DEVICE unsigned column_at(void) {
     int lane = thread_now() % 32;
     unsigned at = swizzled(lane % 4 * 2, lane / 4, PIECES);
@@ -35,7 +35,7 @@ DEVICE unsigned column_at(void) {
     return at;
 }
 
-// scores[owned row][passing row] += owned . passing, over the columns; tiles by their addresses.
+// scores[owned row][passing row] += owned . passing, over the columns. Tiles are given by their addresses.
 DEVICE void multiply_rows(float scores[][4], unsigned owned, unsigned passing) {
     unsigned at = lane_at();
     float small[NUM_SCORES][4];
@@ -62,8 +62,7 @@ DEVICE void multiply_rows(float scores[][4], unsigned owned, unsigned passing) {
     EACH_OF(n, NUM_SCORES) EACH_OF(c, 4) scores[n][c] += small[n][c];
 }
 
-// acc[owned row][column] += weights[owned row][passing row] passing[passing row][column], of 16 passing rows from the
-// nth sixteen on.
+// acc[owned row][column] += weights[owned row][passing row] passing[passing row][column] over the nth 16 passing rows.
 DEVICE void accumulate_step(float acc[][4], const operands weights, unsigned passing, unsigned at,
                             int n) {
     struct tf32_operand a[GROUPS][2];

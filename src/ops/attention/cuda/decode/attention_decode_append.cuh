@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// New rows into the caches, by a whole block: keys rotated and rounded. What does not fit is dropped, and what has no
-// page.
+// Writes new rows into the caches, by a whole block: keys are rotated and rounded. Rows that do not fit, or have no page, are
+// dropped.
 #ifndef TSRI_ATTENTION_DECODE_APPEND_CUH
 #define TSRI_ATTENTION_DECODE_APPEND_CUH
 
 #include "cuda/device/any_dtype.cuh"
 #include "ops/attention/cuda/decode/attention_decode_device.cuh"
 
-// The page of a key to come, which may be beyond what is attended to; -1: there is none.
+// The page of a new key, whose position may be beyond the attended keys; -1: none.
 DEVICE long long append_page(const struct attention_decode_params *p, int batch, long long j,
                              long long *row) {
-    // Neither is beyond 2^32: lengths are 32 bits, and a longer page has all of them.
+    // Neither exceeds 2^32: lengths have 32 bits, and a longer page holds all of them.
     unsigned size = p->page_size > 0xffffffffll ? 0xffffffffu : (unsigned)p->page_size;
     long long place = (unsigned)j / size;
     *row = j - place * size;
@@ -20,7 +20,7 @@ DEVICE long long append_page(const struct attention_decode_params *p, int batch,
     return page < 0 || page >= p->num_pages ? -1 : page;
 }
 
-// Row t of a sequence's new ones, its heads from first_head on. position: where it goes, less than the capacity.
+// Writes new row t of a sequence, its heads from first_head on. position: its place, less than the capacity.
 DEVICE void append_row(const struct attention_decode_params *p, const struct attention_sequence *s,
                        int batch, int t, long long position, int first_head, int num_heads) {
     long long row, page = append_page(p, batch, position, &row);
@@ -44,8 +44,8 @@ DEVICE void append_row(const struct attention_decode_params *p, const struct att
     }
 }
 
-// The new rows that lie among an item's keys, of its head: before it reads them. The rest of the block sees them behind the
-// barrier; no other item does, where a sequence has one tile of rows.
+// Appends the new rows among an item's keys, for its head, before the item reads them. The block's other threads see them after
+// the barrier. No other item reads them, if a sequence has one tile of rows.
 DEVICE void append_of_item(const struct attention_decode_params *p,
                            const struct decode_item *item) {
     for (int t = item->first_new; t < item->end_new; t++)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of a decode item: what its warps have, in their order, as a result or as a partial one. Read after `struct
-// shared` with o[WARPS][ROWS][], reference and sum [WARPS][ROWS]; one definition for the kernels of all dtypes.
+// The end of a decode item: adds up its warps' results in order, as a final or a partial result. Include it after `struct shared`
+// with o[WARPS][ROWS][], reference and sum [WARPS][ROWS]. One definition serves the kernels of all dtypes.
 #ifndef TSRI_ATTENTION_DECODE_COMBINE_CUH
 #define TSRI_ATTENTION_DECODE_COMBINE_CUH
 
@@ -24,7 +24,7 @@ DEVICE void combine(const struct attention_decode_params *p, const struct decode
             factor = decode_finish(top, sum, attention_sink_at(&p->a, 0, head), &lse);
             if (lane == 0 && p->a.lse != 0)
                 p->a.lse[attention_lse_at(&p->a, item->batch, head, q_row)] = lse;
-        } else { // and zeros after its columns, which are read in fours
+        } else { // zeros after the columns, which are read in fours
             if (lane == 0) *(float2 *)(p->states + 2 * slot) = make_float2(top, sum);
             if (p->a.head_dim_v + lane < p->partial_stride)
                 p->partial[slot * p->partial_stride + p->a.head_dim_v + lane] = 0;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CUDA kernels of decode share: lengths of a sequence and its split into chunks of keys, rows of the cache
-// by their pages, rotation, and the end of a row. The twin of attention_decode_problem.h; lengths and pages are read here
-// and nowhere else, and stay in bounds whatever they are.
+// What the CUDA kernels of decode share: a sequence's lengths and its split into chunks of keys, rows of the cache by their pages,
+// rotation, and the end of a row. It mirrors attention_decode_problem.h. Lengths and pages are read only here and are clamped,
+// whatever their values.
 //
-// Rows of a key head are its query heads for query 0, then for query 1, ...: row r is query r / group. A tile is
-// rows_per_tile of them. A sequence whose tiles are no more than max_chunks has its keys split, so that all of its blocks
-// are max_chunks at most; how depends on its own lengths and max_chunks only.
+// Rows of a key head are its query heads for query 0, then for query 1, ...: row r is query r / group. A tile is rows_per_tile of
+// them. A sequence with at most max_chunks tiles has its keys split, so that it has at most max_chunks blocks in all. The split
+// depends only on its own lengths and max_chunks.
 #ifndef TSRI_ATTENTION_DECODE_DEVICE_CUH
 #define TSRI_ATTENTION_DECODE_DEVICE_CUH
 
@@ -26,8 +26,7 @@ DEVICE struct attention_sequence decode_sequence_at(const struct attention_decod
     return s;
 }
 
-// One block's share: a tile of rows against the keys [begin, end), of which every row sees those from whole_begin to
-// whole_end.
+// One block's share: a tile of rows against the keys [begin, end). Every row sees the keys from whole_begin to whole_end.
 struct decode_item {
     struct attention_sequence s;
     int batch, head; // key head
@@ -36,10 +35,10 @@ struct decode_item {
     int first_new, end_new; // new rows that this block appends, from cache_len on
     long long cache_len;
     int num_chunks;  // 1: the result is final
-    int slot, chunk; // else: of the partial results, and which of the tile's it is
+    int slot, chunk; // otherwise: place of the partial result; chunk of its tile
 };
 
-// Fills first_row to num_chunks; false where there is no such tile or chunk. chunk 0 is always there.
+// Sets first_row to num_chunks. False: there is no such tile or chunk. chunk 0 always exists.
 DEVICE int decode_cut(const struct attention_decode_params *p, int tile, int chunk, int num_chunks,
                       struct decode_item *item) {
     const struct attention_sequence *s = &item->s;
@@ -80,11 +79,11 @@ DEVICE int decode_divide(int x, int by, int *rest) {
 }
 
 struct decode_cursor {
-    int id;    // of the one item; else of the tile, counted on from sequence `batch`
-    int batch; // of the one item: 1 once it was given
+    int id;    // of the one item; else the tile, counted from sequence `batch`
+    int batch; // of the one item: 1 after it was given
 };
 
-// Each new row belongs to the chunk of its position, and to the first or last where that is in none.
+// Each new row belongs to the chunk of its position, or to the first or last chunk if no chunk has that position.
 DEVICE void decode_take_new(const struct attention_decode_params *p, int chunk, long long cache_len,
                             struct decode_item *item) {
     long long room = p->capacity - cache_len;
@@ -104,8 +103,8 @@ DEVICE struct decode_cursor decode_first(const struct attention_decode_params *p
     return at;
 }
 
-// The next item of this block, the same for all of its threads; false after the last. Neighbours in the grid read
-// neighbouring heads, which lie side by side.
+// The next item of this block, the same for all of its threads; false after the last. Neighbours in the grid read neighbouring
+// heads, which are adjacent in memory.
 DEVICE int decode_next(const struct attention_decode_params *p, struct decode_cursor *at,
                        struct decode_item *item) {
     int heads = p->a.num_heads_kv;
@@ -154,13 +153,13 @@ DEVICE int decode_head_of(const struct attention_decode_params *p, const struct 
 
 // ---- Rows of the cache ------------------------------------------------------------------------
 
-// Addresses of a head of key j in both caches. A bad page is the nearest good one.
+// Addresses of a head of key j in both caches. An invalid page is clamped.
 struct decode_row {
     long long k, v;
 };
 
-// 16 bytes, asked for and not looked at. Where is_there is 0 nothing is read and *group stays. One instruction: branches
-// would keep the compiler from having all loads of a tile under way.
+// Starts a load of 16 bytes without using it. If is_there is 0, nothing is read and *group stays. It is one instruction, as
+// branches would keep the compiler from starting all loads of a tile together.
 DEVICE void fetch_group(uint4 *group, const char *from, int is_there) {
     asm volatile("{\n\t"
                  ".reg .pred p;\n\t"
@@ -177,7 +176,7 @@ DEVICE struct decode_row decode_row_at(const struct attention_decode_params *p, 
     long long page = batch;
     int row = j;
     if (p->page_table != 0) {
-        // A page of more keys than an int holds is longer than any j.
+        // A page that has more keys than an int holds is longer than any j.
         int page_size = p->page_size > 0x7fffffff ? 0x7fffffff : (int)p->page_size;
         int place = (int)((unsigned)j / (unsigned)page_size);
         row = j - place * page_size;
@@ -197,7 +196,7 @@ DEVICE long long decode_angle(const struct attention_decode_params *p, long long
     return clamp_long(position, 0, p->num_angles - 1);
 }
 
-// The column that turns with c; c itself where it does not turn.
+// The column that is rotated together with c; c itself if it is not rotated.
 DEVICE int decode_partner(const struct attention_decode_params *p, int c) {
     int half = p->rotary_dim / 2;
     if (p->cos == 0 || c >= p->rotary_dim) return c;
@@ -205,7 +204,7 @@ DEVICE int decode_partner(const struct attention_decode_params *p, int c) {
     return c < half ? c + half : c - half;
 }
 
-// Column c after rotation; partner: of decode_partner, not c.
+// Column c after rotation; partner: the element of decode_partner, which is not c.
 DEVICE float decode_turned(const struct attention_decode_params *p, int c, float own, float partner,
                            long long angle) {
     int half = p->rotary_dim / 2, is_second = p->is_interleaved ? c & 1 : c >= half;
@@ -215,7 +214,7 @@ DEVICE float decode_turned(const struct attention_decode_params *p, int c, float
     return own * cosine + (is_second ? partner * sine : -partner * sine);
 }
 
-// Column c of a query row whose first element is at `at`, rotated and not rounded.
+// Column c of a query row whose first element is at `at`: rotated, not rounded.
 DEVICE float decode_query_element(const struct attention_decode_params *p, long long at, int c,
                                   long long angle) {
     int partner = decode_partner(p, c);
@@ -225,7 +224,7 @@ DEVICE float decode_query_element(const struct attention_decode_params *p, long 
 
 // ---- Scores -----------------------------------------------------------------------------------
 
-// A score in units of log2, from q k times softmax_scale; only where has_terms.
+// A score in units of log2, from q k times softmax_scale. Only needed with has_terms.
 DEVICE float decode_score(const struct attention_decode_params *p, float slope, int distance,
                           float s) {
     if (p->a.softcap > 0) s = p->a.softcap * tanhf(s / p->a.softcap);
@@ -235,12 +234,12 @@ DEVICE float decode_score(const struct attention_decode_params *p, float slope, 
 
 // ---- Results ----------------------------------------------------------------------------------
 
-// Sums are relative to 2^reference. exp2(from - to), 0 for what has seen nothing.
+// exp2(from - to), the weight of sums relative to 2^from among sums relative to 2^to; 0 if `from` has seen nothing.
 DEVICE float decode_weight(float from, float to) {
     return from == -INFINITE ? 0 : exp2_fast(from - to);
 }
 
-// What o of a row is to be multiplied with, and its lse, once the sink (-inf: none) has its share.
+// The factor for o of a row, and its lse, after the sink (-inf: none) is added.
 DEVICE float decode_finish(float reference, float sum, float sink, float *lse) {
     const float start = sink_maximum(sink) * LOG2_E, top = fmaxf(reference, start),
                 weight = decode_weight(reference, top);

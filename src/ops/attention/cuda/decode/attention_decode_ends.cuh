@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode's partial results put together by the block that ends a tile, so that few of them need no kernel of their own.
+// Merges decode's partial results in the block that ends a tile, so that few chunks need no merge kernel.
 //
-// A block that has written its chunk's leaves a mark beside them, and then looks for those of the tile's other chunks. Between the
-// two lies a fence that all blocks agree on the order of: the last of them sees all marks. It goes over all chunks in their
-// order, whoever it is, so that bits are the same in every run; should two see all marks, they write the same. Marks are
-// taken away by those who have seen them all, so that a graph that is launched again finds none; what lies there before a
-// call is none of its marks, as a call's is a number of 64 bits that no other has.
+// A block writes its chunk's results and a mark, and then looks for the marks of the tile's other chunks. Between the two is a
+// fence, and all blocks agree on the order of fences: the last block sees all marks. It merges all chunks in order, whichever
+// block it is, so every run gives the same bits. If two blocks see all marks, both write the same results. Blocks that have seen
+// all marks remove them, so that a graph that is launched again finds none. Old memory holds no valid mark, as each call has its
+// own number of 64 bits.
 #ifndef TSRI_ATTENTION_DECODE_ENDS_CUH
 #define TSRI_ATTENTION_DECODE_ENDS_CUH
 
@@ -14,24 +14,24 @@
          ? 8                                                                                       \
          : 16) // chunks whose loads are on their way together: registers are fewer with more blocks
 
-// Whether all chunks of the tile are there, the same for all threads.
+// Whether all chunks of the tile are finished; the same for all threads.
 DEVICE int ends_tile(const struct attention_decode_params *p, const struct decode_item *item) {
     volatile unsigned long long *marks = p->marks + item->slot - item->chunk;
     int is_whole = 1;
-    __syncthreads(); // this block's results are on their way
+    __syncthreads(); // this block's results have been written
     if (threadIdx.x < 32) {
         __threadfence();
         if (threadIdx.x == 0) marks[item->chunk] = p->mark;
         __syncwarp();
         __threadfence();
-        __syncwarp(); // no lane looks before all have passed the fence: the last block to do so sees every mark
+        __syncwarp(); // all lanes pass the fence before any looks: the last block to do so sees every mark
         for (int i = threadIdx.x; i < item->num_chunks; i += 32) is_whole &= marks[i] == p->mark;
         __threadfence();
     }
     return __syncthreads_and(is_whole);
 }
 
-// A row of the tile, by a warp, of which a lane has four columns, or eight.
+// Merges a row of the tile by one warp; a lane has four or eight columns.
 DEVICE void merge_row(const struct attention_decode_params *p, const struct decode_item *item,
                       int row) {
     const int lane = threadIdx.x % 32, num = item->num_chunks, fours = p->partial_stride / 4;
@@ -83,7 +83,7 @@ DEVICE void merge_row(const struct attention_decode_params *p, const struct deco
     }
 }
 
-// After combine, by all threads of the block.
+// Called after combine, by all threads of the block.
 DEVICE void merge_if_last(const struct attention_decode_params *p, const struct decode_item *item) {
     if (p->marks == 0 || item->num_chunks == 1 || !ends_tile(p, item)) return;
     for (int i = threadIdx.x; i < item->num_chunks; i += 32 * WARPS)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How decode's tensor core kernel holds keys, values and queries: loads into registers, and the products of what is in
-// them. attention_decode_mma.cu tells which lane has what.
+// How decode's tensor core kernel loads keys, values and queries into registers, and multiplies them there.
+// attention_decode_mma.cu describes which lane has what.
 #ifndef TSRI_ATTENTION_DECODE_MMA_CUH
 #define TSRI_ATTENTION_DECODE_MMA_CUH
 
@@ -14,7 +14,7 @@
 #define V_STEPS (DIMS / 64)
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
 
-// Weights reach 2^SLACK, and those of a maximum at least 2^SHIFT: f16 ends at 2^16 and loses places below 2^-14.
+// Weights are at most 2^SLACK, and the weight of a maximum at least 2^SHIFT: f16 ends at 2^16 and loses digits below 2^-14.
 #if DTYPE == DTYPE_F16
 #define SHIFT 8
 #define SLACK 15
@@ -23,26 +23,26 @@
 #define SLACK 8
 #endif
 
-// Where registers do not suffice for both, keys and values take turns in the same ones.
+// If registers do not suffice for both, keys and values take turns in the same registers.
 #define IS_TURNING (DIMS == 256)
 
 #define QUERY_STRIDE (DIMS * 2 + 64) // bytes: rows of 8 lanes' quarters in different banks
 #define O_STRIDE (DIMS + 4)
 struct shared {
     union {
-        // Parts that sum up to a rotated query, rounded one after the other.
+        // Parts whose sum is a rotated query; each part is the rounded rest of those before.
         char queries[3][ROWS][QUERY_STRIDE];
         float o[WARPS][ROWS][O_STRIDE];
     };
     float reference[WARPS][ROWS], sum[WARPS][ROWS];
     float factor[ROWS], slope[ROWS];
     int begin[ROWS], end[ROWS], diagonal[ROWS];
-    struct decode_item item; // what few steps ask for, so that no registers hold it
+    struct decode_item item; // rarely used, so kept out of registers
 };
 
 // ---- Loads ------------------------------------------------------------------------------------
 
-// Piece by piece, where rows are not aligned.
+// Loads element by element if rows are not aligned.
 DEVICE uint4 gather(const void *row, int col, int dims) {
     unsigned word[4];
     EACH(i, 4) {
@@ -88,7 +88,7 @@ DEVICE void fetch_values(uint4 v[4 * V_STEPS], const struct attention_decode_par
     }
 }
 
-// Values may lie where the head has no columns, and NaN among them.
+// Clears the columns that the head does not have: values may lie there in registers, with NaN among them.
 DEVICE void cut_keys(uint4 k[2 * K_STEPS], int dims) {
     EACH(v, K_STEPS) {
         if (v * 32 + (int)threadIdx.x % 4 * 8 < dims) continue;
@@ -118,8 +118,8 @@ DEVICE void add_scores(float s[ROW_TILES][4], const uint4 k[2 * K_STEPS],
 
 DEVICE unsigned word_of(uint4 x, int i) { return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w; }
 
-// Word i of this lane's 16 bytes of each value, of columns 64 h on, as a: two columns by the warp's keys. A key whose bit
-// in `kept` is not set counts as 0.
+// Word i of this lane's 16 bytes of each value, from column 64 h on, as the a operand: two columns by the warp's keys. A key whose
+// bit in `kept` is not set counts as 0.
 DEVICE void values_of(unsigned a[4], const uint4 v[4 * V_STEPS], int h, int i, unsigned kept) {
     unsigned x[4];
     EACH(j, 4) { x[j] = kept >> j & 1 ? word_of(v[j * V_STEPS + h], i) : 0; }
@@ -129,7 +129,7 @@ DEVICE void values_of(unsigned a[4], const uint4 v[4 * V_STEPS], int h, int i, u
     a[3] = __byte_perm(x[2], x[3], 0x7632);
 }
 
-// Weights are b: rows are the warp's keys, columns queries.
+// Weights are the b operand: its rows are the warp's keys, its columns queries.
 DEVICE void add_values(float o[DIMS / 16][ROW_TILES][4], const uint4 v[4 * V_STEPS],
                        const unsigned weights[ROW_TILES][2]) {
     EACH(h, V_STEPS) {
@@ -153,8 +153,8 @@ DEVICE int has_nonfinite(const uint4 v[4 * V_STEPS]) {
     return __any_sync(0xffffffffu, found);
 }
 
-// 0 times NaN is NaN: a query must not meet values that it does not see. One query after the other, with what it sees, of
-// whose product its own columns alone are taken.
+// As 0 times NaN is NaN, a query must not touch values that it does not see. So each query gets a product with only the values
+// that it sees, and only its own columns of that product are used.
 DEVICE void add_seen_values(float o[DIMS / 16][ROW_TILES][4], const uint4 v[4 * V_STEPS],
                             const unsigned weights[ROW_TILES][2],
                             const struct attention_decode_params *p, const struct decode_item *item,
@@ -162,7 +162,7 @@ DEVICE void add_seen_values(float o[DIMS / 16][ROW_TILES][4], const uint4 v[4 * 
     int lane = threadIdx.x % 32, last = decode_query_of(p, item, item->num_rows - 1);
 #pragma unroll 1
     for (int query = decode_query_of(p, item, 0); query <= last; query++) {
-        int row = query * p->a.group - item->first_row; // one of this query
+        int row = query * p->a.group - item->first_row; // a row of this query
         if (row < 0) row = 0;
         unsigned kept = 0, own = 0;
         EACH(i, 4) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuda-few: how flash3's blocks find their tasks and where rows belong, where rows of a tile are a few queries with all heads
-// of a key head, and the keys are cut into runs. See struct attention_few. Included by attention_flash3.cuh.
+// cuda-few: how flash3's blocks find their tasks and where rows belong if a tile's rows are a few queries with all heads of a key
+// head, and the keys are cut into runs. See struct attention_few. Included by attention_flash3.cuh.
 #ifndef TSRI_ATTENTION_FEW_CUH
 #define TSRI_ATTENTION_FEW_CUH
 
@@ -19,7 +19,7 @@ DEVICE int head_of(const struct attention_params *p, const struct attention_task
     return t->head + row % p->group;
 }
 
-// In the units of maxima; the sink of rows whose keys are cut comes in when they are put together.
+// The sink in the units of maxima. If the keys are cut, the merge adds the sink.
 DEVICE float sink_of_row(const struct attention_flash3_params *a, const struct task *task,
                          int row) {
     const struct attention_params *p = &a->forward.p;
@@ -30,7 +30,7 @@ DEVICE float sink_of_row(const struct attention_flash3_params *a, const struct t
 
 // ---- Tasks ------------------------------------------------------------------------------------
 
-// The block's task of a round; false: it has none. Tiles of a run of keys lie next to each other, which so are read once.
+// The block's task of a round; false: none. Tiles of the same run of keys are adjacent, so that the run is read from memory once.
 DEVICE int find_task(const struct attention_flash3_params *a, unsigned round, struct task *task) {
     const struct attention_forward_params *f = &a->forward;
     const struct attention_params *p = &f->p;
@@ -50,7 +50,7 @@ DEVICE int find_task(const struct attention_flash3_params *a, unsigned round, st
     task->end_row = end * p->group;
     t->begin = attention_first_key(p, &t->s, t->first);
     t->end = attention_end_key(p, &t->s, end - 1);
-    // Its run, of whole tiles.
+    // Its run of keys, in whole tiles.
     const int first_tile = t->begin / BLOCK_N,
               tiles_k = (t->end + BLOCK_N - 1) / BLOCK_N - first_tile,
               part = (tiles_k + (int)splits - 1) / (int)splits;
@@ -61,7 +61,7 @@ DEVICE int find_task(const struct attention_flash3_params *a, unsigned round, st
     return 1;
 }
 
-// What all others need to know of a task that has keys.
+// Describes a task that has keys for all other warps.
 DEVICE void describe_task(const struct attention_flash3_params *a, struct task *task) {
     const struct attention_params *p = &a->forward.p;
     struct attention_task *t = &task->a;
@@ -79,7 +79,7 @@ DEVICE void describe_task(const struct attention_flash3_params *a, struct task *
 
 // ---- Queries ----------------------------------------------------------------------------------
 
-// `queries` queries from `row` on, each with the heads of a key head.
+// Copies `queries` queries from `row` on, each with the heads of a key head.
 DEVICE void copy_queries(unsigned tile, const struct attention_flash3_params *a, int batch, int row,
                          int kv_head, unsigned full, int is_elected) {
     const int slabs = HEAD_DIM / 64, bytes = a->few.queries * a->forward.p.group * 128;
@@ -93,7 +93,7 @@ DEVICE void copy_queries(unsigned tile, const struct attention_flash3_params *a,
 
 // ---- Partial results ----------------------------------------------------------------------------
 
-// Of a row of the tile, in its task.
+// Index of the partial result of a row of the tile.
 DEVICE long long partial_at(const struct task *task, int row) {
     return (long long)task->number * BLOCK_M + row;
 }
@@ -104,7 +104,7 @@ DEVICE void store_state(const struct attention_flash3_params *a, const struct ta
     ((float2 *)a->few.states)[partial_at(task, row)] = make_float2(max, sum);
 }
 
-// 16 rows of the tile from `row` on, all of its columns.
+// Stores 16 rows of the tile from `row` on, with all columns.
 DEVICE void store_partial(float (*o)[4], const struct attention_flash3_params *a,
                           const struct task *task, int row) {
     const int lane = LANE, num = task->end_row - first_row(&a->forward.p, &task->a);
@@ -117,7 +117,7 @@ DEVICE void store_partial(float (*o)[4], const struct attention_flash3_params *a
     }
 }
 
-// Rows that see no key of the run, of which those who multiply never hear.
+// Rows that see no key of the run. The warps that multiply never get such tasks.
 DEVICE void store_empty_task(const struct attention_flash3_params *a, const struct task *task) {
     const struct attention_params *p = &a->forward.p;
     const struct attention_task *t = &task->a;

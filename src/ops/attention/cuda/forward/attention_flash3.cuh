@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What flash3's blocks do beside the products: shared memory, the block's tasks, the copies, the looking for values that are
-// not finite, and tasks that have no keys. One warpgroup does it, with few registers. The macros are those of
-// attention_flash3_sm90.cu, the host's and BLOCK_M and THREADS.
+// What flash3's blocks do besides the products: shared memory, the block's tasks, the copies, the search for values that are not
+// finite, and tasks without keys. One warpgroup with few registers does this. The macros are those of attention_flash3_sm90.cu,
+// from the host, and BLOCK_M and THREADS.
 #ifndef TSRI_ATTENTION_FLASH3_CUH
 #define TSRI_ATTENTION_FLASH3_CUH
 
@@ -17,8 +17,8 @@
 
 enum {
     WARPS = 4 * GROUPS, // that multiply
-    CHECKERS = 2,       // warps that look for what is not finite
-    TASKS = 4,          // that are known at a time
+    CHECKERS = 2,       // warps that look for values that are not finite
+    TASKS = 4,          // known at a time
     Q_BYTES = HEAD_DIM / 64 * SLAB_BYTES(BLOCK_M),
     K_BYTES = HEAD_DIM / 64 * SLAB_BYTES(BLOCK_N),
     V_BYTES = HEAD_DIM_V / 64 * SLAB_BYTES(BLOCK_N),
@@ -34,7 +34,7 @@ enum {
     V_FULL = K_EMPTY + 8 * STAGES,
     V_EMPTY = V_FULL + 8 * STAGES,
     V_CHECKED = V_EMPTY + 8 * STAGES,
-    FOUND_AT = V_CHECKED + 8 * STAGES, // by each checker in each stage
+    FOUND_AT = V_CHECKED + 8 * STAGES, // result of each checker in each stage
     TASK_FULL = FOUND_AT + 4 * CHECKERS * STAGES,
     TASK_EMPTY = TASK_FULL + 8 * TASKS,
     BIAS_FULL = TASK_EMPTY + 8 * TASKS,
@@ -44,20 +44,20 @@ enum {
 
 extern __shared__ __align__(1024) unsigned char shared_tiles[];
 
-// Keys that each of some queries sees.
+// The keys that every one of some queries sees.
 struct seen {
     int begin, end;
 };
 
 struct task {
     struct attention_task a;
-    struct seen by_block, by_group[GROUPS]; // by_block: and those behind them, which are zeros
+    struct seen by_block, by_group[GROUPS]; // by_block: also keys behind the end, as they are zeros
     float sink;                             // of its head, in the units of maxima; -inf: none
 #if TERMS
     float slope; // of ALiBi, in units of scores; 0: none
 #endif
 #if FEW
-    int number, end_row; // end_row: behind its rows, as they are counted
+    int number, end_row; // end_row: the end of its rows, counted as rows are
 #endif
 };
 static_assert(sizeof(struct task) <= ATTENTION_TASK_BYTES, "room for each of the ring");
@@ -73,20 +73,21 @@ DEVICE unsigned task_empty(unsigned base, unsigned count) {
     return base + TASK_EMPTY + 8 * (count % TASKS);
 }
 
-// Whether there is one of this number, once that is known. Who asks says so with task_empty when it needs it no more.
+// Waits until the task of this number is known; whether it exists. A warp that asked arrives at task_empty when it no longer needs
+// it.
 DEVICE int has_task(unsigned base, unsigned count) {
     barrier_wait(task_full(base, count), count / TASKS % 2);
     return task_at(count)->a.is_there;
 }
 DEVICE int first_tile(unsigned count) { return task_at(count)->a.begin / BLOCK_N * BLOCK_N; }
 
-// Rings by what was counted so far: stages are powers of two.
+// Stages and parities of rings from their counts; stages are powers of two.
 DEVICE unsigned q_stage(unsigned count) { return count % Q_STAGES; }
 DEVICE unsigned q_parity(unsigned count) { return count / Q_STAGES % 2; }
 DEVICE unsigned stage_of(unsigned count) { return count % STAGES; }
 DEVICE unsigned parity_of(unsigned count) { return count / STAGES % 2; }
 
-// This warp is done with a stage.
+// This warp no longer needs a stage.
 DEVICE void release(unsigned empty) {
     if (LANE == 0) barrier_arrive(empty);
 }
@@ -101,7 +102,7 @@ DEVICE struct seen seen_by_all(const struct attention_params *p, const struct at
     return seen;
 }
 
-// Whether maxima are those of products, before the scale: else they are in log2.
+// Whether maxima are those of products, before the scale. Otherwise they are in log2.
 DEVICE int has_raw_maxima(const struct attention_flash3_params *a) {
     return IS_RAW && !(TERMS && a->to_softcap > 0);
 }
@@ -125,8 +126,8 @@ DEVICE float sink_of_row(const struct attention_flash3_params *a, const struct t
     return task->sink;
 }
 
-// The block's task of a round; false: it has none. Where tasks differ the next round goes the other way, which evens them out;
-// in pairs, two rounds are of two heads: the longest of their tasks and the shortest.
+// The block's task of a round; false: none. If tasks differ, every other round goes in reverse order, which balances them. With
+// pairs, two rounds take the tasks of two heads: a long one and a short one.
 DEVICE int find_task(const struct attention_flash3_params *a, unsigned round, struct task *task) {
     const struct attention_forward_params *f = &a->forward;
     const unsigned num_tasks = (unsigned)f->num_tasks, tiles = (unsigned)f->num_tiles;
@@ -136,7 +137,7 @@ DEVICE int find_task(const struct attention_flash3_params *a, unsigned round, st
         const unsigned longer = pair % tiles;
         if (first >= num_tasks) return 0;
         const unsigned num = num_tasks - first < 2 * tiles ? num_tasks - first : 2 * tiles;
-        const unsigned shorter = num - 1 - longer; // beyond num where there is none
+        const unsigned shorter = num - 1 - longer; // at least num if there is none
         if (shorter >= num || longer > shorter || (round % 2 != 0 && longer == shorter)) return 0;
         number = first + (round % 2 != 0 ? shorter : longer);
     } else {
@@ -148,7 +149,7 @@ DEVICE int find_task(const struct attention_flash3_params *a, unsigned round, st
 }
 
 #if TERMS
-// A slope so steep that it stands for any is still a number times a distance.
+// Limits the slope: a slope this steep has the effect of any steeper one, and its product with a distance stays finite.
 DEVICE float find_slope(const struct attention_flash3_params *a, const struct attention_task *t) {
     const struct attention_head_values *slopes = &a->forward.p.slopes;
     const float most = 1e28f;
@@ -159,7 +160,7 @@ DEVICE float find_slope(const struct attention_flash3_params *a, const struct at
 }
 #endif
 
-// Rows that see no key, of which those who multiply never hear.
+// Rows that see no key. The warps that multiply never get such tasks.
 DEVICE void store_empty_task(const struct attention_flash3_params *a, const struct task *task) {
     const struct attention_params *p = &a->forward.p;
     const struct attention_task *t = &task->a;
@@ -172,7 +173,7 @@ DEVICE void store_empty_task(const struct attention_flash3_params *a, const stru
     }
 }
 
-// What all others need to know of a task that has keys.
+// Describes a task that has keys for all other warps.
 DEVICE void describe_task(const struct attention_flash3_params *a, struct task *task) {
     const struct attention_params *p = &a->forward.p;
     struct attention_task *t = &task->a;
@@ -194,13 +195,13 @@ DEVICE void describe_task(const struct attention_flash3_params *a, struct task *
 }
 #endif
 
-// One warp finds the block's tasks, ahead of all others: divisions and lengths from memory take long. The first one, where nothing
-// of it is in memory, while the kernel ahead is still at work.
+// One warp finds the block's tasks ahead of the others, as divisions and loads of lengths take long. It finds the first task while
+// the previous kernel still runs, if the task needs nothing from memory.
 DEVICE void find_tasks(const struct attention_flash3_params *a, unsigned base) {
     const struct attention_params *p = &a->forward.p;
     const int is_read =
         p->is_packed || p->seqused_k != 0 || p->sinks.data != 0 || p->slopes.data != 0;
-    unsigned num = 0; // that are there
+    unsigned num = 0; // number of tasks with keys
     if (is_read) wait_for_primary();
 #pragma unroll 1
     for (unsigned round = 0; round < a->num_rounds; round++) {
@@ -231,7 +232,7 @@ DEVICE void find_tasks(const struct attention_flash3_params *a, unsigned base) {
 
 // ---- Copies -------------------------------------------------------------------------------------
 
-// `rows` rows from `row` on to a tile, 64 columns at a time.
+// Copies `rows` rows from `row` on into a tile, 64 columns at a time.
 DEVICE void copy_rows(unsigned tile, const struct attention_flash3_tensor *tensor, int slabs,
                       int rows, int batch, int row, int head, unsigned full, int is_elected) {
     if (is_elected) barrier_expect(full, slabs * SLAB_BYTES(rows));
@@ -242,7 +243,7 @@ DEVICE void copy_rows(unsigned tile, const struct attention_flash3_tensor *tenso
     }
 }
 
-// Values go one tile behind keys, as they are needed later. The order of orders is that in which there is room for them.
+// Values are copied one tile behind keys, as they are needed later. So copies are ordered as space becomes free.
 struct values {
     int batch, row, head; // batch < 0: none
 };
@@ -258,7 +259,7 @@ DEVICE void copy_values(const struct attention_flash3_params *a, unsigned base, 
 }
 
 #if HAS_BIAS
-// The bias of the block's queries and a tile of keys, the num-th that the block has.
+// Copies the bias of the block's queries and of a tile of keys, the num-th of the block.
 DEVICE void copy_bias(const struct attention_flash3_params *a, unsigned base, unsigned num,
                       int first, int j, int head, int batch, int is_elected) {
     const unsigned stage = num % BIAS_STAGES, full = base + BIAS_FULL + 8 * stage;
@@ -275,7 +276,7 @@ DEVICE void copy_bias(const struct attention_flash3_params *a, unsigned base, un
 }
 #endif
 
-// One thread of a warp copies; all of it goes through the loops, so that the compiler knows addresses for the warp as a whole.
+// One thread of a warp copies. The whole warp runs the loops, so that the compiler knows addresses are the same for the warp.
 DEVICE void copy_tiles(const struct attention_flash3_params *a, unsigned base) {
     const int is_elected = elect_one();
     struct values v = {-1, 0, 0};
@@ -324,12 +325,12 @@ DEVICE void copy_tiles(const struct attention_flash3_params *a, unsigned base) {
 
 DEVICE int *found_in(unsigned stage) { return (int *)(shared_tiles + FOUND_AT) + stage * CHECKERS; }
 
-// Not every query of the block sees all of the tile of keys from j on, which are not zeros either.
+// Whether some query of the block does not see all of the tile of keys from j on, apart from keys that are zeros.
 DEVICE int is_mixed(const struct seen *by_block, int j) {
     return j < by_block->begin || j + BLOCK_N > by_block->end;
 }
 
-// Two warps look at the values of such tiles, long before they are multiplied.
+// Two warps check the values of such tiles, long before they are multiplied.
 DEVICE void check_values(unsigned base, int checker) {
     unsigned num_kv = 0;
     for (unsigned num = 0; has_task(base, num); num++) {

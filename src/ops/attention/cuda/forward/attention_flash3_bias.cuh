@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// flash3's softmax with a bias, and ALiBi beside it. A tile of the bias is in shared memory when the scores are there, and lies
-// as a product's would: ldmatrix gives each thread those of its own scores.
+// flash3's softmax with a bias, and ALiBi with it. A tile of the bias is in shared memory before the scores are computed, in the
+// layout of a product's tile: ldmatrix gives each thread the bias of its own scores.
 //
 // Scores and maxima are natural: a bias may be the lowest finite number, and times log2 e that is -inf. In bf16 one multiply-add
-// takes a score to its exponent all the same, except in rows whose maximum is far from 0: there the rounding of its product with
-// log2 e would be a large factor of every weight.
+// still turns a score into its exponent, except in rows whose maximum is far from 0: there the rounding of the maximum times log2
+// e would be a large factor of every weight.
 #ifndef TSRI_ATTENTION_FLASH3_BIAS_CUH
 #define TSRI_ATTENTION_FLASH3_BIAS_CUH
 
@@ -13,7 +13,7 @@
 #define FAR 65536.0f
 DEVICE int is_far(float max) { return fabsf(max) > FAR && max > -INFINITE; }
 
-// s = scale s + bias, in 16 rows from `row` of the tile on; is_one: its first row is that of all queries.
+// s = scale s + bias, for 16 rows from `row` of the tile on. is_one: its first row serves all queries.
 DEVICE void add_bias(float (*s)[4], unsigned tile, int row, float scale, int is_one) {
     const int lane = find_lane();
 #if HAS_F32_BIAS
@@ -45,10 +45,10 @@ DEVICE void add_bias(float (*s)[4], unsigned tile, int row, float scale, int is_
 #endif
 }
 
-// Maxima in log2 as all tiles have them, whatever the compiler makes of sums.
+// A maximum in log2, rounded the same in all tiles, however the compiler contracts sums.
 DEVICE float in_log2(float max) { return __fmul_rn(max, LOG2_E); }
 
-// Renews the maxima as renew_where does. What was weighed before and what comes behind have the same references.
+// Renews the maxima as renew_where does. Weights before and after have the same references.
 DEVICE int renew_biased(const float top[2], float max[2], float sum[2], float alpha[2]) {
     const int is_higher =
         ((top[0] - max[0]) * LOG2_E > RENEW_AT) | ((top[1] - max[1]) * LOG2_E > RENEW_AT);
@@ -65,7 +65,8 @@ DEVICE int renew_biased(const float top[2], float max[2], float sum[2], float al
     return 1;
 }
 
-// Products of the task's tile of keys from j on, the num-th of the block, to weights. Whether the output is to be scaled by alpha.
+// Turns products of the task's tile of keys from j on, the num-th of the block, into weights. Returns whether the output is to be
+// scaled by alpha.
 DEVICE int weigh_biased(float (*s)[4], float max[2], float sum[2], float alpha[2],
                         const struct attention_flash3_params *a, const struct task *task, int warp,
                         int j, unsigned num) {

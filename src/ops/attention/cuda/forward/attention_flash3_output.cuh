@@ -9,7 +9,7 @@ DEVICE float log2_fast(float x) {
     return y;
 }
 
-// What takes the warp's 16 rows of the output to what they are; and their lse to memory.
+// The factors for the warp's 16 rows of the output; stores their lse.
 DEVICE void finish_sums(float factor[2], const float max[2], const float sum[2],
                         const struct attention_flash3_params *a, const struct task *task,
                         int warp) {
@@ -45,8 +45,8 @@ DEVICE unsigned short *output_at(const struct attention_params *p, const struct 
            first;
 }
 
-// 16 rows from i on, of whole groups of eight columns. Four lanes exchange pairs, so that each has a group of four: one instruction
-// stores 64 bytes of a row, as the lines that it touches are what it takes its time for.
+// Stores 16 rows from i on, in whole groups of eight columns. Four lanes exchange pairs, so that each has a group of four: one
+// instruction stores 64 bytes of a row, as a store's time depends on the lines that it touches.
 DEVICE void store_groups(float (*o)[4], const float factor[2],
                          const struct attention_flash3_params *a, const struct task *task, int i) {
     const struct attention_params *p = &a->forward.p;
@@ -77,7 +77,7 @@ DEVICE void store_groups(float (*o)[4], const float factor[2],
     }
 }
 
-// The same of any number of columns: two lanes exchange pairs.
+// The same for any number of columns: two lanes exchange pairs.
 DEVICE void store_columns(float (*o)[4], const float factor[2],
                           const struct attention_flash3_params *a, const struct task *task, int i) {
     const struct attention_params *p = &a->forward.p;
@@ -104,7 +104,7 @@ DEVICE void store_columns(float (*o)[4], const float factor[2],
     }
 }
 
-// The warp's 16 rows.
+// Stores the warp's 16 rows.
 DEVICE void store_output(float (*o)[4], const float factor[2],
                          const struct attention_flash3_params *a, const struct task *task,
                          int warp) {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// flash3's softmax with softcap, ALiBi or dropout. While a warpgroup makes weights of its scores the other one's products run;
-// what takes longer than these is paid for. An exponential keeps the special-function unit busy for 8 cycles and a maximum its
-// unit for two, so that issue slots are free beside both: what softcap costs is done beside the exponentials, and ALiBi's
-// step beside the maxima, or, where these are those so far, beside the exponentials.
+// flash3's softmax with softcap, ALiBi or dropout. While one warpgroup turns scores into weights, the other one's products run;
+// only work that takes longer than these costs time. An exponential occupies the special-function unit for 8 cycles, and a maximum
+// its unit for two, so both leave issue slots free. Softcap is computed during the exponentials. ALiBi's step is added during the
+// maxima or, if weights use the maxima so far, during the exponentials.
 //
-// Scores are in the units of products, with softcap in log2; a->unit takes them to log2.
+// Scores are in the units of products, with softcap in log2; a->unit converts them to log2.
 #ifndef TSRI_ATTENTION_FLASH3_TERMS_CUH
 #define TSRI_ATTENTION_FLASH3_TERMS_CUH
 
 // ---- Softcap ----------------------------------------------------------------------------------
 
-// softcap tanh x, less a reference, as a polynomial: 1.3e-7 off at most in tanh x up to |x| = 0.9, roundings included. The
+// softcap tanh x minus a reference, as a polynomial. The error in tanh x is at most 1.3e-7 for |x| up to 0.9, with roundings. The
 // coefficients are operands from the parameters and take no registers.
 #define MOST_SMALL 0.9f
 DEVICE float cap_small(float s, const struct attention_flash3_params *a, float zero) {
@@ -22,15 +22,15 @@ DEVICE float cap_small(float s, const struct attention_flash3_params *a, float z
     return fmaf(x, fmaf(y, ratio, a->cap[0]), -zero);
 }
 
-// The same of any x, as tanh x = 1 - 2 / (e^2x + 1), good to some 1e-7, too.
+// The same for any x, as tanh x = 1 - 2 / (e^2x + 1), also with an error of about 1e-7.
 DEVICE float cap_any(float s, const struct attention_flash3_params *a) {
     float part;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(part) : "f"(exp2_fast(s * a->to_softcap) + 1));
     return fmaf(part, -2 * a->softcap, a->softcap);
 }
 
-// The same of four finite x, which share a reciprocal: the special-function unit is what there is least of. Beyond e^2x = 2^30
-// tanh x is 1.
+// The same for four finite x, which share a reciprocal, as the special-function unit is the scarcest. Beyond e^2x = 2^30, tanh x
+// is 1.
 DEVICE void cap_four(float s[4], const struct attention_flash3_params *a) {
     float d[4], part;
 #pragma unroll
@@ -51,10 +51,10 @@ DEVICE float tanh_fast(float x) {
     return y;
 }
 
-enum { ANY, FINITE, SMALL }; // products of a tile
+enum { ANY, FINITE, SMALL }; // kinds of a tile's products
 
-// Maxima of products, each lane's own; and what all the warp's are, of rows that are there: small enough for the polynomial,
-// finite. The squares of half a tile's row in a lane together stand for the largest one.
+// Maxima of products in each lane; and the kind of all the warp's products in rows that exist: small enough for the polynomial,
+// finite, or any. The sums of squares of half a row of the tile in a lane stand for the largest square.
 DEVICE int find_tops_and_kind(float (*s)[4], float top[2], const float max[2], float to_x) {
     float squares[4] = {0, 0, 0, 0};
     int is_small = 1;
@@ -64,7 +64,7 @@ DEVICE int find_tops_and_kind(float (*s)[4], float top[2], const float max[2], f
         EACH_HALF(e) squares[2 * h + e] = fmaf(x[e], x[e], squares[2 * h + e]);
         top[h] = fmaxf(top[h], fmaxf(x[0], x[1]));
     }
-    asm volatile("" : "+f"(top[0]), "+f"(top[1])); // beside the squares, not behind the vote
+    asm volatile("" : "+f"(top[0]), "+f"(top[1])); // with the squares, not after the vote
     int is_finite = 1;
     EACH_HALF(h) {
         const float to_y = to_x * to_x, most = MOST_SMALL * MOST_SMALL;
@@ -78,11 +78,12 @@ DEVICE int find_tops_and_kind(float (*s)[4], float top[2], const float max[2], f
 
 // ---- ALiBi ------------------------------------------------------------------------------------
 
-// Of ALiBi in log2, from key to key: beyond it distances are from the diagonal, as from a tile's first key digits would be lost.
+// ALiBi's step in log2 from key to key. For larger steps distances are from the diagonal, as those from a tile's first key would
+// lose digits.
 #define MOST_STEP 1.6f
 
-// Adds to scores what ALiBi does, less base, and finds each lane's maxima. Where all keys that are seen are on one side of the
-// diagonal it grows from key to key by the same steps, and what the lane's first key has is the base.
+// Adds ALiBi minus base to scores, and finds each lane's maxima. If all seen keys are on one side of the diagonal, ALiBi changes
+// by the same step from key to key, and base is its value at the lane's first key.
 DEVICE void add_slope(float (*s)[4], float top[2], float base[2], float slope, int first, int row,
                       int is_before, int is_behind) {
     top[0] = top[1] = -INFINITE;
@@ -110,12 +111,12 @@ DEVICE void add_slope(float (*s)[4], float top[2], float base[2], float slope, i
 
 #if TERMS & 4
 // Which weights of queries from i on and keys from j on stay: element e of key tile n in half h has bit n / 2 * 2 + h + 16 e of
-// kept[n % 2]. Two lanes have the four keys of a counter; each asks for every other tile and tells the other one.
+// kept[n % 2]. Two lanes have the four keys of a counter; each computes every other tile and passes it to the other.
 DEVICE void find_kept(unsigned kept[2], const struct attention_params *p,
                       const struct attention_task *t, int i, int j) {
     const int lane = find_lane(), is_odd = lane % 2;
     const unsigned least = (unsigned)p->dropout_threshold;
-    unsigned low = 0, high = 0; // of the first two keys, of the others
+    unsigned low = 0, high = 0; // of the first two keys; of the other two
 #pragma unroll 1
     for (int n = 0; n < BLOCK_N / 8; n++) {
         const int tile = n / 2 * 2 + is_odd;
@@ -130,14 +131,14 @@ DEVICE void find_kept(unsigned kept[2], const struct attention_params *p,
     kept[1] = is_odd ? high : got;
 }
 
-// Operands of weights that are dropped become 0.
+// Sets operands of dropped weights to 0.
 DEVICE void drop_operands(unsigned (*weights)[4], const unsigned kept[2]) {
 #pragma unroll
     for (int n = 0; n < BLOCK_N / 16; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int bit = n * 2 + i % 2;
-            // The bits of both elements become the highest of a byte each, which are spread over halves.
+            // The bits of both elements become the highest bit of one byte each, which is spread over a half.
             unsigned here;
             asm("prmt.b32 %0, %1, 0, %2;"
                 : "=r"(here)
@@ -153,7 +154,7 @@ DEVICE void drop_operands(unsigned (*weights)[4], const unsigned kept[2]) {
     renew_where(IS_ABOVE((top)[0], max[0]) | IS_ABOVE((top)[1], max[1]), top, max, sum, alpha,     \
                 scale_log2)
 
-// Products of small x, of keys that all are seen, to weights: tanh is monotone, so that the largest product has the largest
+// Turns products of small x, for keys that are all seen, into weights. tanh is monotone, so the largest product has the largest
 // score, and a reference need not be exact.
 DEVICE int weigh_capped(float (*s)[4], float top[2], float max[2], float sum[2], float alpha[2],
                         const struct attention_flash3_params *a) {
@@ -173,8 +174,8 @@ DEVICE int weigh_capped(float (*s)[4], float top[2], float max[2], float sum[2],
 }
 
 #if LAGS
-// How far references move before a tile of keys, where ALiBi grows by step from key to key, in log2, in a row with `left` keys
-// up to the diagonal: with it, where it grows fast; else seldom, where some weights so far tell.
+// How far references move before a tile of keys if ALiBi grows by step (in log2) from key to key, for a row with `left` keys up to
+// the diagonal. If it grows fast, by its growth; otherwise rarely, when some weights so far are large.
 DEVICE float find_growth(const float max[2], const float sum[2], float step, int left) {
     const float most = 20, high = 1024;
     if (step <= 0) return 0;
@@ -185,10 +186,9 @@ DEVICE float find_growth(const float max[2], const float sum[2], float step, int
     return __any_sync(ALL_LANES, is_high) ? most : 0;
 }
 
-// Where all keys that are seen are on one side of the diagonal, weights are by maxima so far: ALiBi grows by step from key to
-// key, in log2, and both rows of a lane have one reference, so that what is added to their products is the same: step n - zero
-// for the n-th key behind the lane's first. top is what becomes of the first row's maximum, and alpha what the output is worth
-// then.
+// If all seen keys are on one side of the diagonal, weights are relative to the maxima so far. ALiBi grows by step (in log2) from
+// key to key. Both rows of a lane have one reference, so that the same term is added to their products: step n - zero for the n-th
+// key behind the lane's first. top is the first row's new maximum, alpha the factor of the output.
 DEVICE struct forecast foresee(const float max[2], const float sum[2], float alpha[2],
                                const struct attention_flash3_params *a, const struct task *task,
                                int warp, int j) {
@@ -241,8 +241,8 @@ DEVICE int weigh_sloped(float (*s)[4], float max[2], float sum[2], const float a
 }
 #endif
 
-// Products of the task's tile of keys from j on to weights. is_first: that is seldom, and one way is enough. Whether the output is
-// to be scaled by alpha.
+// Turns products of the task's tile of keys from j on into weights. is_first: this is rare, and one code path is enough. Returns
+// whether the output is to be scaled by alpha.
 DEVICE int weigh_terms(float (*s)[4], float max[2], float sum[2], float alpha[2],
                        const struct attention_flash3_params *a, const struct task *task, int warp,
                        int j, int is_first, const struct forecast *f, unsigned q_tile,
@@ -261,7 +261,7 @@ DEVICE int weigh_terms(float (*s)[4], float max[2], float sum[2], float alpha[2]
     const int i = first_row(p, t) + warp * 16, shift = t->s.shift;
     float top[2], base[2] = {0, 0}, zero[2];
     if (TERMS & 2 && a->to_softcap > 0) {
-        // What lies behind the sequence's keys may be another one's, on which no way may depend.
+        // Memory behind the sequence's keys may belong to another sequence, and no code path may depend on it.
         const int is_alone = !a->is_ragged || j + BLOCK_N <= t->s.len_k;
         const int found = find_tops_and_kind(s, top, max, a->to_x), kind = is_alone ? found : ANY;
         if (!is_first && kind == SMALL && slope == 0 && !f->has_hidden)

@@ -1,26 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// flash3's weights by maxima so far.
+// flash3's weights relative to the maxima so far.
 #ifndef TSRI_ATTENTION_FLASH3_WEIGHTS_CUH
 #define TSRI_ATTENTION_FLASH3_WEIGHTS_CUH
 
-// Heads above 128 gain nothing; a reference that ALiBi moves is beyond f16.
+// Heads above 128 gain nothing. A reference that ALiBi moves exceeds f16.
 #define LAGS (HEAD_DIM <= 128 && (TERMS == 0 || ((TERMS & ~2) == 1 && !IS_EXACT)))
 
 #if LAGS
-// Maxima are not looked for in each tile: weights are relative to those so far, and a lane's weights of a row of the tile
-// together tell whether these were too low. Then, which is seldom, the warp computes its scores once more, from tiles that are
-// kept until then, and renews the maxima. Up to the limit a weight is a number in f16, too; bf16 has fp32's exponents, so that
-// any reference will do that is no more than 18 below the scores (34 with ALiBi, whose references follow its slope), as long as
-// weighed values are numbers: up to 1e28 (1e21).
+// Maxima are not computed for each tile. Weights are relative to the maxima so far, and the sum of a lane's weights of a row shows
+// whether these were too low. Then, rarely, the warp computes its scores again, from tiles that are kept until then, and renews
+// the maxima. Up to the limit a weight is finite in f16. bf16 has fp32's exponents, so any reference works that is at most 18
+// below the scores (34 with ALiBi, whose references follow its slope), as long as weighted values are finite: up to 1e28 (1e21).
 #define MOST_WEIGHTS (IS_EXACT ? 8192.0f : TERMS ? 1e15f : 1e8f)
 #define LEAST_WEIGHTS 1e-15f
 
-// Whether all rows of the warp that are there have a maximum.
+// Whether all rows of the warp that exist have a maximum.
 DEVICE int has_maxima(const float max[2]) {
     return __all_sync(ALL_LANES, max[0] > -INFINITE && max[1] > -INFINITE);
 }
 
-// s = q k^T of the warp's rows, without keys that are hidden.
+// s = q k^T for the warp's rows, with hidden keys at -inf.
 DEVICE void multiply_again(float (*s)[4], const struct attention_params *p, const struct task *task,
                            int warp, int j, unsigned q_tile, unsigned k_tile) {
     const int lane = find_lane();
@@ -39,11 +38,11 @@ DEVICE void multiply_again(float (*s)[4], const struct attention_params *p, cons
             mma(s[n + 1], a, b[2], b[3]);
         }
     }
-    __syncwarp(); // one lane releases what all have read
+    __syncwarp(); // one lane releases the stage for all
     hide_scores(s, p, task, warp, j);
 }
 
-// Weights by the maxima so far. False: there are too large ones.
+// Turns scores into weights relative to the maxima so far. False: some are too large.
 DEVICE int weigh_by_maxima(float (*s)[4], const float max[2], float sum[2], float scale_log2) {
     float more[2] = {0, 0};
     weigh(s, max, more, scale_log2);
@@ -52,8 +51,8 @@ DEVICE int weigh_by_maxima(float (*s)[4], const float max[2], float sum[2], floa
     return 1;
 }
 
-// Rows that have no maximum get the largest score of their first and last eight keys, which is as good as a maximum so far.
-// False: none of these is seen.
+// Rows without a maximum get the largest score of their first and last eight keys, which is as good as a maximum so far. False:
+// some row sees none of these.
 DEVICE int guess_maxima(const float (*s)[4], float max[2], float scale_log2) {
     EACH_HALF(h) {
         const float *first = s[0] + 2 * h, *last = s[BLOCK_N / 8 - 1] + 2 * h;
@@ -64,12 +63,12 @@ DEVICE int guess_maxima(const float (*s)[4], float max[2], float scale_log2) {
 }
 #endif
 
-// What is known of a tile of scores before they are there: each instruction between these and their weights takes its time.
+// What is known about a tile of scores before they exist: each instruction between scores and weights costs time.
 struct forecast {
-    int has_hidden, has_maxima; // some are not to be seen; all rows have a maximum
+    int has_hidden, has_maxima; // some are hidden; all rows have a maximum
 #if LAGS && TERMS
-    int is_sloped, is_moved; // ALiBi by maxima so far; they move with it
-    float step, zero, top;   // weigh_sloped
+    int is_sloped, is_moved; // ALiBi with maxima so far; these move
+    float step, zero, top;   // for weigh_sloped
 #endif
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels of few keys share. A query must not meet the NaN of a value that it does not see, not even times 0. So where
-// there are such pairs a warp looks at its output: a value that is not finite shows there, in whatever row, and then the warp
-// takes the sums once more, by FMAs, over what is seen. The includer defines what attention_mma.cuh wants.
+// What the kernels of few keys share. A query must not touch the NaN of a value that it does not see, not even times 0. So if
+// there are such pairs, a warp checks its output: a value that is not finite shows there, in some row. Then the warp computes the
+// sums again by FMAs, only over what is seen. The includer defines the macros of attention_mma.cuh.
 #ifndef TSRI_ATTENTION_SMALL_CUH
 #define TSRI_ATTENTION_SMALL_CUH
 
@@ -17,7 +17,8 @@ DEVICE int is_output_finite(float (*o)[4]) {
     return !__any_sync(ALL_LANES, zero[0] + zero[1] != 0);
 }
 
-// o += weights v, of 16 queries from i on and 16 steps keys: from j on, from `key` of a tile of `rows` on. steps is a constant.
+// o += weights v for 16 queries from i on and 16 steps keys from j on, which start at `key` of a tile of `rows`. steps is a
+// constant.
 DEVICE void add_what_is_seen(float (*o)[4], const unsigned (*weights)[4], int steps,
                              const struct attention_params *p, const struct attention_sequence *s,
                              int i, int j, unsigned v_tile, int key, int rows) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A warp's way through few keys by the tensor cores' m16n8k16: 16 queries, all its scores in registers. The includer defines what
-// attention_mma.cuh wants, BLOCK_M as the rows of the tile of queries, and
+// A warp's pass over few keys with the tensor cores' m16n8k16: 16 queries, with all scores in registers. The includer defines the
+// macros of attention_mma.cuh, BLOCK_M as the rows of the tile of queries, and
 //     MOST_STEPS (of 16 keys)
 #ifndef TSRI_ATTENTION_SMALL_MMA_CUH
 #define TSRI_ATTENTION_SMALL_MMA_CUH
@@ -8,7 +8,7 @@
 #include "ops/attention/cuda/forward/attention_small.cuh"
 #include "ops/attention/cuda/forward/attention_small_tiles.cuh"
 
-// Scores of 16 queries and 16 steps keys; where they are not all seen, or there, -inf. steps is a constant.
+// Scores of 16 queries and 16 steps keys; -inf for keys that are not seen or do not exist. steps is a constant.
 DEVICE void multiply_scores(float (*s)[4], int steps, unsigned q_at, unsigned k_at, int rows,
                             int dims) {
 #pragma unroll
@@ -43,7 +43,7 @@ DEVICE void multiply_values(float (*o)[4], const float (*s)[4], int steps, unsig
     }
 }
 
-// A warp's scores become weights.
+// Turns a warp's scores into weights.
 DEVICE void weigh_all(float (*s)[4], int steps, float max[2], float sum[2], float scale_log2) {
     float top[2], unused[2];
     int is_higher = 0;

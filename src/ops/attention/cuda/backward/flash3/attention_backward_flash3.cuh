@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What backward's kernels for Hopper share. A block owns rows, 64 for each of two warpgroups that multiply, and tiles of others
-// pass by, both in slabs of 64 columns as wgmma has them. Scores are computed with the owned rows as rows: what a thread has of
-// them is, narrowed, an operand of the product that adds to its gradients. The includer defines
+// What backward's kernels for Hopper share. A block owns rows, 64 for each of two warpgroups that multiply, and tiles of other
+// rows pass by. Both lie in slabs of 64 columns, as wgmma needs them. Scores have the owned rows as rows. So a thread's scores,
+// narrowed, are an operand of the product that adds to its gradients. The includer defines
 //     OWNED_SLAB, PASSING_SLAB (bytes), SUMS (groups of 8 columns of a gradient), PIECES, memory
 #ifndef TSRI_ATTENTION_BACKWARD_FLASH3_CUH
 #define TSRI_ATTENTION_BACKWARD_FLASH3_CUH
@@ -10,21 +10,21 @@
 
 #define WORKERS 256 // threads that multiply
 
-// threadIdx.x, read anew: what follows from it early takes registers through the loops before.
+// Reads threadIdx.x again: values derived from it early would take registers through the loops before.
 DEVICE unsigned thread_now(void) {
     unsigned thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     return thread;
 }
 
-// The same for what follows from x.
+// The same for values derived from x.
 DEVICE unsigned anew(unsigned x) {
     asm volatile("" : "+r"(x));
     return x;
 }
 
 DEVICE void workers_meet(void) { asm volatile("bar.sync 1, %0;" ::"n"(WORKERS) : "memory"); }
-// They meet, too.
+// Whether any thread that multiplies has x != 0. These threads meet here too.
 DEVICE int any_worker(unsigned x) {
     int any;
     asm volatile("{\n.reg .pred mine, all;\nsetp.ne.u32 mine, %1, 0;\n"
@@ -40,7 +40,7 @@ DEVICE void clear(float (*c)[4], int groups) {
     for (int n = 0; n < groups; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
 }
 
-// The columns of a tile from row `row` of a head on, 64 a slab.
+// Loads a tile from row `row` of a head on, 64 columns a slab.
 DEVICE void load_rows(unsigned tile, const struct tensor_map *map, int slabs, int slab_bytes,
                       long long row, int head, int batch, unsigned barrier, int is_elected) {
 #pragma unroll
@@ -52,7 +52,7 @@ DEVICE void load_rows(unsigned tile, const struct tensor_map *map, int slabs, in
 
 // ---- Numbers that are not finite ----------------------------------------------------------------
 
-// Tiles of 64 columns each: a piece of 16 bytes of row r has the number (slab * rows + r) * 8 + its place.
+// A tile is slabs of 64 columns. The piece of 16 bytes at place n of row r has the number (slab * rows + r) * 8 + n.
 #if DTYPE == DTYPE_BF16
 #define EXPONENTS 0x7f807f80u
 #define ONES 0x00800080u
@@ -60,7 +60,7 @@ DEVICE void load_rows(unsigned tile, const struct tensor_map *map, int slabs, in
 #define EXPONENTS 0x7c007c00u
 #define ONES 0x04000400u
 #endif
-// Of each half, the highest bit: whether its number is not finite.
+// The highest bit of each half: whether its number is not finite.
 DEVICE unsigned nonfinite_halves(unsigned pair) {
     return ((pair & EXPONENTS) + ONES) & 0x80008000u;
 }
@@ -77,7 +77,7 @@ DEVICE unsigned search_rows(const unsigned char *tile, int bytes, int thread) {
     return found;
 }
 
-// They become 0, and marks[row] NaN.
+// Sets such pieces to 0, and marks[row] to NaN.
 DEVICE void clean_rows(unsigned char *tile, int bytes, int rows, float *marks, int thread) {
 #pragma unroll 1
     for (int n = thread; n < bytes / 16; n += WORKERS)
@@ -89,7 +89,7 @@ DEVICE void clean_rows(unsigned char *tile, int bytes, int rows, float *marks, i
 
 // ---- Scores -----------------------------------------------------------------------------------
 
-// Scores of 64 queries to weights.
+// Turns scores of 64 queries into weights.
 DEVICE void weigh(float (*s)[4], unsigned lse, float scale) {
 #pragma unroll
     for (int n = 0; n < 8; n++) {
@@ -99,7 +99,7 @@ DEVICE void weigh(float (*s)[4], unsigned lse, float scale) {
         for (int c = 0; c < 4; c++) s[n][c] = exp2_fast(s[n][c] * scale - row[c % 2] * LOG2_E);
     }
 }
-// A quarter of them, which become weights where this stands.
+// The same for a quarter of them, which become weights at this point of the code.
 DEVICE void weigh_quarter(float (*s)[4], unsigned lse, float scale, int quarter) {
 #pragma unroll
     for (int n = 2 * quarter; n < 2 * quarter + 2; n++) {
@@ -111,7 +111,7 @@ DEVICE void weigh_quarter(float (*s)[4], unsigned lse, float scale, int quarter)
     }
 }
 
-// Gradients of weights, times keep_scale, to those of scores, without softmax_scale.
+// Turns gradients of weights (times keep_scale) into gradients of scores, without softmax_scale.
 DEVICE void differentiate(float (*g)[4], const float (*weights)[4], unsigned delta,
                           float keep_scale) {
 #pragma unroll
@@ -123,7 +123,7 @@ DEVICE void differentiate(float (*g)[4], const float (*weights)[4], unsigned del
     }
 }
 
-// As a operands of 16 queries each.
+// Packs into a operands of 16 queries each.
 DEVICE void pack(unsigned (*a)[4], const float (*c)[4]) {
 #pragma unroll
     for (int n = 0; n < 4; n++)
@@ -133,16 +133,16 @@ DEVICE void pack(unsigned (*a)[4], const float (*c)[4]) {
 }
 
 #if MASKS_BY_RUNS
-// A bit for each element of a thread's 8 groups of 8 columns: bit 8 c + n of element c of group n.
+// A bit for each element of a thread's 8 groups of 8 columns: bit 8 c + n for element c of group n.
 #define IS_SEEN(seen, n, c) ((seen) >> (8 * (c) + (n)) & 1)
-// Of elements 2 i and 2 i + 1 of group n, as halves: their bits become the signs of bytes, which fill halves.
+// Masks for elements 2 i and 2 i + 1 of group n, as halves: their bits become the signs of bytes, which fill halves.
 DEVICE unsigned seen_halves(unsigned seen, int n, int i) {
     unsigned halves;
     asm("prmt.b32 %0, %1, 0, %2;" : "=r"(halves) : "r"(seen << (7 - n)), "r"(i ? 0xbbaa : 0x9988));
     return halves;
 }
 
-// Operands of pairs that do not see each other become 0, whatever they were. So many steps of 16 columns; or 64 of them.
+// Sets operands of pairs that do not see each other to 0, whatever they were: for `steps` steps of 16 columns, or for 64 columns.
 DEVICE void mask_steps(unsigned (*a)[4], unsigned seen, int steps) {
 #pragma unroll
     for (int n = 0; n < steps; n++)
@@ -152,14 +152,14 @@ DEVICE void mask_steps(unsigned (*a)[4], unsigned seen, int steps) {
 
 DEVICE void mask(unsigned (*a)[4], unsigned seen) { mask_steps(a, seen, 4); }
 
-// Of this thread's columns 8 n and 8 n + 1 those before `end`: bits n and 8 + n.
+// Bits n and 8 + n for this thread's columns 8 n and 8 n + 1, if they are before `end`.
 DEVICE unsigned columns_before(int end) {
     end = end < 0 ? 0 : end > 64 ? 64 : end;
     return ((1u << ((unsigned)end + 7) / 8) - 1) | ((1u << ((unsigned)end + 6) / 8) - 1) << 8;
 }
 
-// Of the 8 x 8 elements of a thread, those whose pairs see each other: columns [begin, end) of its first row, 8 more of its
-// second. has_first, has_second: whether these rows are there; no columns are from `left` on.
+// The bits of a thread's 8 x 8 elements whose pairs see each other: columns [begin, end) in its first row, 8 more in its second,
+// none from `left` on. has_first, has_second: whether these rows exist.
 DEVICE unsigned see(int begin, int end, int left, int has_first, int has_second) {
     unsigned seen = 0;
 #pragma unroll ROWS_AT_ONCE
@@ -170,8 +170,8 @@ DEVICE unsigned see(int begin, int end, int left, int has_first, int has_second)
 }
 
 #else
-// Operands of pairs that do not see each other become 0, whatever they were: bit 4 n + c of seen is element c of the accumulator's
-// group n. So many steps of 16 columns; or 64 of them.
+// Sets operands of pairs that do not see each other to 0, whatever they were: for `steps` steps of 16 columns, or for 64 columns.
+// Bit 4 n + c of seen is element c of the accumulator's group n.
 DEVICE void mask_steps(unsigned (*a)[4], unsigned seen, int steps) {
 #pragma unroll
     for (int n = 0; n < steps; n++)
@@ -184,8 +184,8 @@ DEVICE void mask_steps(unsigned (*a)[4], unsigned seen, int steps) {
 
 DEVICE void mask(unsigned (*a)[4], unsigned seen) { mask_steps(a, seen, 4); }
 
-// Of the 8 x 8 elements c of a thread, those whose pairs see each other: columns [begin, end) of its first row, 8 more of its
-// second. has_first, has_second: whether these rows are there; no columns are from `left` on.
+// The bits of a thread's 8 x 8 elements c whose pairs see each other: columns [begin, end) in its first row, 8 more in its second,
+// none from `left` on. has_first, has_second: whether these rows exist.
 DEVICE unsigned see(int begin, int end, int left, int has_first, int has_second) {
     unsigned seen = 0;
 #pragma unroll
@@ -205,8 +205,8 @@ DEVICE unsigned see(int begin, int end, int left, int has_first, int has_second)
 
 // ---- Sums -------------------------------------------------------------------------------------
 
-// This warp's 16 rows of an accumulator, rows [first, end) of a head whose row 0 is at `at`, by way of the warp's own rows of a
-// tile that nobody reads any more; rows from `seen` on are 0.
+// Stores this warp's 16 rows of an accumulator: rows [first, end) of a head whose row 0 is at `at`. They go through the warp's own
+// rows of a tile that is no longer read. Rows from `seen` on are 0.
 DEVICE void store_sums(const float (*sums)[4], float scale, unsigned tile, void *data, long long at,
                        long long stride, int first, int seen, int end, int dims) {
     const int lane = threadIdx.x % 32;

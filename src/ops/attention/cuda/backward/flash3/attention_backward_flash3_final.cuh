@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// dq that is complete with a block's part: it is rounded and stored by that block, so that nobody need read it again.
+// dq that is complete with a block's part: that block rounds and stores it, so that it is not read again.
 #ifndef TSRI_ATTENTION_BACKWARD_FLASH3_FINAL_CUH
 #define TSRI_ATTENTION_BACKWARD_FLASH3_FINAL_CUH
 
-// What the blocks of the keys before have added to a tile of dq; volatile, since they did so through another cache.
+// What the blocks of earlier keys have added to a tile of dq. The loads are volatile, as they added through another cache.
 DEVICE void load_added(float (*x)[4], const struct attention_backward_flash3_params *f,
                        const struct task *t, unsigned base, unsigned count) {
     const unsigned thread = thread_now() - 128, stage = RING(count);
@@ -19,7 +19,7 @@ DEVICE void load_added(float (*x)[4], const struct attention_backward_flash3_par
                      : "l"(from + n * 512)
                      : "memory");
 }
-// The last step's part of a tile: dq itself goes to a writer, rounded, in lines.
+// The last step's part of a tile: hands dq itself to a writer, rounded, in lines.
 DEVICE void hand_on_final(const float (*dq)[4], const float (*added)[4], float scale, unsigned base,
                           unsigned count) {
     const unsigned thread = thread_now() - 128, lane = thread % 32;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// flash3's backward around its products: what a block works on, the thread that copies tiles, and those that add to dq. Memory's
+// flash3's backward around its products: a block's tasks, the thread that copies tiles, and the threads that add to dq. The memory
 // layout is that of attention_backward_flash3_sm90.cu.
 #ifndef TSRI_ATTENTION_BACKWARD_FLASH3_TASKS_CUH
 #define TSRI_ATTENTION_BACKWARD_FLASH3_TASKS_CUH
@@ -10,17 +10,16 @@ struct task {
     struct attention_sequence s;
     unsigned index;
     int batch, kv_head, tile;
-    int key, key_end, end; // keys, those that are seen, and those that are written
-    int first, last;       // queries of the first tile and of the last one
+    int key, key_end, end; // first key; end of the seen keys; end of the written keys
+    int first, last;       // first query of the first tile and of the last one
     int num_steps;
     int statistics; // of its first head's first query, in units of FLASH3_TURN_ROWS rows
-    int lead;       // of query + lead on keys are seen
+    int lead;       // query sees keys from query + lead on
     int final_end; // queries before it are seen by no later keys: their dq is complete with this task
 };
 static_assert(sizeof(struct task) <= TASK_BYTES, "room for a task");
 
-// Where there is room for two tiles of keys, two tasks are known at a time: the one that is worked on, and the next, whose tiles
-// come meanwhile.
+// If two tiles of keys fit, two tasks are known at a time: the current one, and the next, whose tiles are copied meanwhile.
 DEVICE struct task *task_at(unsigned slot) {
     return (struct task *)(memory + TASK_AT + slot * TASK_BYTES);
 }
@@ -32,7 +31,8 @@ DEVICE struct task *task_at(unsigned slot) {
 // The tile of keys of a task.
 DEVICE unsigned keys_at(unsigned slot) { return KEYS_AT + slot % KEY_STAGES * OWNED_BYTES; }
 
-// The first query of the tiles that see keys from `key` on, a tile of them; none: those of `last_end` on.
+// The first query of the tiles of queries that see a key of the tile from `key` on; *end: the end of these queries, 0 if there are
+// none.
 DEVICE int first_of(const struct attention_params *p, const struct attention_sequence *s, int key,
                     int *end) {
     const int key_end = key + OWNED < s->len_k ? key + OWNED : s->len_k;
@@ -57,7 +57,7 @@ DEVICE void set_task(const struct attention_backward_flash3_params *f, unsigned 
     t->kv_head = (int)(head % p->num_heads_kv);
     t->batch = (int)(head / p->num_heads_kv);
     t->s = attention_sequence_at(p, t->batch);
-    // Keys that are there but not seen get 0; packed ones are cleared elsewhere.
+    // Keys that exist but are not seen get 0. Packed ones are cleared elsewhere.
     t->end = p->is_packed ? t->s.len_k : p->seqlen_k;
     t->key_end = t->key + OWNED < t->s.len_k ? t->key + OWNED : t->s.len_k;
     if (t->key >= t->key_end) return;
@@ -73,24 +73,25 @@ DEVICE void set_task(const struct attention_backward_flash3_params *f, unsigned 
     t->lead = t->s.shift - p->window_left;
 }
 
-// How many blocks add to a tile of dq before that of a tile of keys.
+// How many blocks add to a tile of dq before the block of this tile of keys.
 DEVICE int rank_of(int tile, int query, int lead) {
     return tile - (query + lead > 0 ? query + lead : 0) / OWNED;
 }
 
-// Where the statistics of a query of a head of the group are, in units of FLASH3_TURN_ROWS rows, and so its turns and sums of dq.
+// Index of the statistics of a query of a head of the group, in units of FLASH3_TURN_ROWS rows. Its turns and sums of dq have the
+// same index.
 DEVICE unsigned turn_at(const struct attention_backward_flash3_params *f, int statistics, int head,
                         int query) {
     return (unsigned)(statistics + head * (int)(f->b.statistic_rows / FLASH3_TURN_ROWS) +
                       query / FLASH3_TURN_ROWS);
 }
 
-// Where the queries of a step lie.
+// The head and first query of a step.
 struct step {
     int head, query;
 };
 #if TERMS == 1
-// The same for those who multiply.
+// The same for the threads that multiply.
 struct passing {
     int query, head;
     float slope; // of ALiBi, in log2
@@ -124,13 +125,13 @@ DEVICE void end_turn(int *turn) {
 // ---- Copies -----------------------------------------------------------------------------------
 
 #if HAS_BIAS
-// The bias of a step; behind what dbias has of it where that is asked for, which takes its place.
+// Copies the bias of a step. If dbias is wanted, its part takes the bias's place and must leave it first.
 DEVICE void copy_bias(const struct attention_backward_flash3_params *f, unsigned base,
                       struct ring *ring, const struct task *t, int head, int query) {
     const unsigned there = base + BIAS_IS_THERE + 8 * ring->stage;
     const int rows = f->bias.rows, row = rows > 1 ? query : 0;
     const int of_head = head * f->bias.head, of_batch = t->batch * f->bias.batch;
-    // Where there is one stage its bias cannot come before dbias has left it: but as near as the second-level cache.
+    // With one stage, a bias cannot come before dbias has left the stage, but it can come into the second-level cache.
     if (BIAS_STAGES == 1)
         for (int slab = 0; slab < OWNED / BIAS_COLUMNS; slab++) {
             const int at[5] = {t->key + slab * BIAS_COLUMNS, row, of_head, of_batch, 0};
@@ -148,7 +149,7 @@ DEVICE void copy_bias(const struct attention_backward_flash3_params *f, unsigned
 }
 #endif
 
-// Where the i-th slab of keys lies.
+// The place of the i-th slab of keys.
 #ifndef KEY_SLAB
 #define KEY_SLAB(i) (i)
 #endif
@@ -161,8 +162,8 @@ DEVICE void load_keys(unsigned tile, const struct tensor_map *map, long long row
     }
 }
 
-// Where there is room for two tiles of keys, a task's tiles come while the one before is worked on: its keys beside the
-// others', its values when those of the other are read no more, counted with its first tile of dout.
+// If two tiles of keys fit, a task's tiles are copied during the previous task: its keys into the other tile, its values once the
+// previous task's are no longer read. The values count with the first tile of dout.
 DEVICE void copy_tasks(const struct attention_backward_flash3_params *f, unsigned base) {
     const struct attention_params *p = &f->b.p;
     unsigned count = 0;   // of steps
@@ -244,8 +245,8 @@ DEVICE void copy_tasks(const struct attention_backward_flash3_params *f, unsigne
 
 // ---- dq -----------------------------------------------------------------------------------------
 
-// Every WRITERS-th step is this thread's, from `writer` on: it waits for its turn, adds, and hands the turn on when its sums
-// are in memory; meanwhile the next step is another's.
+// This thread takes every WRITERS-th step, from `writer` on. It waits for its turn, adds, and passes the turn on when its sums are
+// in memory. Meanwhile another thread takes the next step.
 DEVICE void write_dq(const struct attention_backward_flash3_params *f, unsigned base, int writer) {
     const struct attention_params *p = &f->b.p;
     unsigned count = 0; // of steps
@@ -264,7 +265,7 @@ DEVICE void write_dq(const struct attention_backward_flash3_params *f, unsigned 
         int of_head = task->kv_head * p->group;
 #endif
 #if KEY_STAGES == 1
-        barrier_arrive(base + TASK_IS_DONE); // these are copies
+        barrier_arrive(base + TASK_IS_DONE); // the task's values have been copied
 #endif
         for (; num_steps > 0; num_steps--, count++) {
             const int here = query;
@@ -285,7 +286,7 @@ DEVICE void write_dq(const struct attention_backward_flash3_params *f, unsigned 
             const int rank = rank_of(tile, here, lead);
             if (p->dq.data != 0)
                 while (load_turn(turn_of(f, at)) <
-                       rank) // offsets that fall let sequences share turns
+                       rank) // with falling offsets, sequences share turns
                     ;
 #if HAS_FINAL_DQ
             barrier_arrive(base + TURN_IS_HERE + 8 * writer);
@@ -346,7 +347,7 @@ DEVICE void write_dq(const struct attention_backward_flash3_params *f, unsigned 
 
 // ---- A block's beginning -------------------------------------------------------------------------
 
-// One thread's; what else the includer starts it publishes with these.
+// Called by one thread. The includer starts its other barriers and then publishes all together.
 DEVICE void start_tasks(const struct attention_backward_flash3_params *f, unsigned base) {
     tma_prefetch(&f->maps.q);
     tma_prefetch(&f->maps.k);
@@ -365,7 +366,7 @@ DEVICE void start_tasks(const struct attention_backward_flash3_params *f, unsign
     barrier_start(base + DQ_IS_FREE, 1);
 }
 
-// Of the warps that do not multiply one thread copies tiles, WRITERS others bring away dq.
+// Of the warps that do not multiply, one thread copies tiles, and WRITERS others store dq.
 DEVICE void serve_tasks(const struct attention_backward_flash3_params *f, unsigned base, int warp) {
     if (threadIdx.x == 0) copy_tasks(f, base);
     if (warp > 0 && warp <= WRITERS && threadIdx.x % 32 == 0) write_dq(f, base, warp - 1);

@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// flash3's backward with what is not plain: ALiBi and dropout (TERMS 1), softcap (TERMS 2), a bias in DTYPE (TERMS 3) or in
-// fp32 (TERMS 4). What changes accumulators must not stand under a branch: then the assembler serialises the products. So
-// softcap is another kernel, a slope of 0 is no ALiBi, and what dropout does is done to narrowed operands. For all of
-// them together registers do not suffice.
+// flash3's backward with terms: ALiBi and dropout (TERMS 1), softcap (TERMS 2), a bias in DTYPE (TERMS 3) or in fp32 (TERMS 4).
+// Code that changes accumulators must not stand under a branch, or the assembler serialises the products. So softcap has its own
+// kernel, a slope of 0 means no ALiBi, and dropout works on narrowed operands. Registers do not suffice for all terms together.
 #ifndef TSRI_ATTENTION_BACKWARD_FLASH3_TERMS_CUH
 #define TSRI_ATTENTION_BACKWARD_FLASH3_TERMS_CUH
 
 #if TERMS == 1
-// What a thread knows of a step.
+// A thread's values for one step.
 struct terms {
-    float slope, from;    // from: of its first query's diagonal to its first key
-    unsigned kept[PARTS]; // by dropout: bit 4 n + c of element c of an accumulator's group n
+    float slope, from;    // from: distance from its first query's diagonal to its first key
+    unsigned kept[PARTS]; // dropout: bit 4 n + c for element c of group n of an accumulator
 };
 
-// For 64 queries from `query` on. Keys share a counter by four, and they are with four lanes, each of which asks for a quarter of
-// the queries: bit n of byte k is what it found for the lane whose key is the k-th of the four.
+// Dropout for 64 queries from `query` on. Four keys share a counter; they belong to four lanes, and each lane computes a quarter
+// of the queries. Bit n of byte k is the result for the lane with the k-th of the four keys.
 DEVICE unsigned find_kept(const struct attention_params *p, int batch, int head, int query,
                           int key) {
     const unsigned thread = thread_now() - 128, lane = thread % 32, own = lane / 4 % 4;
@@ -52,7 +51,7 @@ DEVICE struct terms find_terms(const struct attention_params *p, const struct ta
     return terms;
 }
 
-// Scores of 64 queries, the first of them the query-th of the tile, to weights, as operands.
+// Turns scores of 64 queries, from query `query` of the tile on, into weights, as operands.
 DEVICE void weigh_terms(float (*s)[4], unsigned (*a)[4], unsigned lse,
                         const struct attention_backward_flash3_params *f, const struct terms *terms,
                         int query) {
@@ -71,7 +70,7 @@ DEVICE void weigh_terms(float (*s)[4], unsigned (*a)[4], unsigned lse,
     if (f->b.p.dropout_threshold != 0) mask(a, terms->kept[query / 64]);
 }
 
-// Where a weight was dropped the gradient of its score is -weight delta.
+// Where a weight was dropped, the gradient of its score is -weight delta.
 DEVICE void drop_grads(unsigned (*a)[4], const float (*weights)[4], unsigned delta, unsigned kept) {
 #pragma unroll
     for (int n = 0; n < 8; n++) {
@@ -89,7 +88,7 @@ DEVICE void drop_grads(unsigned (*a)[4], const float (*weights)[4], unsigned del
 }
 
 #elif TERMS == 2
-// Scores of 64 queries to weights, as operands; what stays is weights times the slope of the softcap.
+// Turns scores of 64 queries into weights, as operands. s then holds weights times the slope of the softcap.
 DEVICE void weigh_capped(float (*s)[4], unsigned (*a)[4], unsigned lse,
                          const struct attention_backward_flash3_params *f) {
 #pragma unroll
@@ -98,7 +97,7 @@ DEVICE void weigh_capped(float (*s)[4], unsigned (*a)[4], unsigned lse,
         load_two_floats(row, lse + n * 32);
 #pragma unroll
         for (int c = 0; c < 4; c++) {
-            // tanh x = 1 - 2 / (e^2x + 1), and its slope 1 - tanh^2.
+            // tanh x = 1 - 2 / (e^2x + 1); its slope is 1 - tanh^2.
             float part;
             asm("rcp.approx.ftz.f32 %0, %1;"
                 : "=f"(part)
@@ -115,28 +114,28 @@ DEVICE void weigh_capped(float (*s)[4], unsigned (*a)[4], unsigned lse,
 }
 
 #else
-// A tile of the bias has queries as rows, and its 8 x 8 matrices come transposed to those who have keys as rows. What dbias has of
-// the tile is stored the same way in its place: every warp reads and writes its own 16 keys.
+// A tile of the bias has queries as rows; its 8 x 8 matrices are loaded transposed, as threads have keys as rows. The tile's dbias
+// is stored the same way in its place: every warp reads and writes only its own 16 keys.
 //
-// The columns of this thread's keys.
+// Address of the columns of this thread's keys.
 DEVICE unsigned own_bias(unsigned tile) {
     const unsigned thread = thread_now() - 128;
     return tile + thread / 32 * 16 / BIAS_COLUMNS * PASSING_SLAB;
 }
 #if HAS_F32_BIAS
-// Of element 0 of the first 8 queries; 8 more are 1024 bytes on.
+// Address of element 0 for the first 8 queries; the next 8 are 1024 bytes further.
 DEVICE unsigned own_float(unsigned at, int is_one) {
     const unsigned thread = thread_now() - 128, query = is_one ? 0 : thread % 4 * 2;
     const unsigned key = thread / 32 % 2 * 16 + thread % 32 / 4;
     return at + query * 128 + (key / 4 ^ query) * 16 + key % 4 * 4;
 }
-// Of element c: another query and 8 keys on are bits of the permuted place.
+// Address of element c: the other query and 8 keys further flip bits of the permuted address.
 DEVICE unsigned float_at(unsigned own, int n, int c, int is_one) {
     const unsigned of_key = own ^ c / 2 * 32;
     return is_one ? of_key : (of_key ^ c % 2 * 16) + n * 1024 + c % 2 * 128;
 }
 #else
-// Of the matrices of queries 16 n to 16 n + 15.
+// Address of the matrices of queries 16 n to 16 n + 15.
 DEVICE unsigned own_matrix(unsigned at, int n, int is_one) {
     const unsigned thread = thread_now() - 128, row = n * 16 + thread % 32 / 16 * 8 + thread % 8;
     const unsigned piece = thread % 128 / 32 * 2 + thread % 16 / 8;
@@ -145,8 +144,8 @@ DEVICE unsigned own_matrix(unsigned at, int n, int is_one) {
 
 #endif
 
-// lse_low of two queries of a step, of the nth 8 of 64: from shared memory, where there is room for it, beside lse; else from where
-// statistics begin with those of turn `at`, and 0 where that is below 0.
+// lse_low of two queries, in the nth 8 of 64 of a step: from shared memory next to lse if it fits there. Otherwise from memory,
+// where `at` is the index of the turn; 0 if `at` is below 0.
 DEVICE int lows_at(unsigned stage, int part) {
     return *(const int *)(memory + STEPS_AT + STEP_BYTES * stage + 4) + part;
 }
@@ -166,8 +165,8 @@ DEVICE void load_low(float low[2], const struct attention_backward_flash3_params
 #endif
 }
 
-// Scores of 64 queries to weights, as operands. The difference to lse comes before the step to log2: both may be the lowest
-// finite number.
+// Turns scores of 64 queries into weights, as operands. Subtracts lse before the step to log2, as both may be the lowest finite
+// number.
 DEVICE void weigh_biased(float (*s)[4], unsigned (*a)[4], unsigned lse,
                          const struct attention_backward_flash3_params *f, int lows, unsigned bias,
                          int is_one) {
@@ -216,8 +215,8 @@ DEVICE void store_matrices_transposed(unsigned shared, const unsigned x[4]) {
         : "memory");
 }
 
-// Where one row of the bias is that of all queries, a stage of it is empty but for its first lines: there each thread has the sums
-// of its two keys' gradients over the queries of a head, which come tile after tile in one order.
+// If all queries share one row of the bias, a stage of it is empty except for its first lines. In the rest each thread keeps the
+// sums of its two keys' gradients over the queries of a head, added tile after tile in one order.
 DEVICE float2 *own_sums(void) { return (float2 *)(memory + BIAS_AT + 2048) + (thread_now() - 128); }
 DEVICE void write_sums(const struct attention_backward_flash3_params *f, const struct task *t,
                        int head, const float sums[2]) {
@@ -229,7 +228,7 @@ DEVICE void write_sums(const struct attention_backward_flash3_params *f, const s
     if (key < p->seqlen_k) to[0] = sums[0];
     if (key + 8 < p->seqlen_k) to[8] = sums[1];
 }
-// Gradients of scores of the part-th 64 queries of a step.
+// Adds gradients of scores of the part-th 64 queries of a step.
 DEVICE void add_to_sums(const struct attention_backward_flash3_params *f, const struct task *t,
                         const float (*grads)[4], unsigned stage, int is_edge, int part) {
     const int query = *(const int *)(memory + STEPS_AT + STEP_BYTES * stage);
@@ -246,7 +245,7 @@ DEVICE void add_to_sums(const struct attention_backward_flash3_params *f, const 
     }
     *own = make_float2(sums[0], sums[1]);
 }
-// Behind a step, which may be the last of a head; steps: of the task that are left.
+// After a step, writes the sums if it was the last step of a head. steps: how many the task has left.
 DEVICE void end_sums(const struct attention_backward_flash3_params *f, const struct task *t,
                      unsigned stage, int steps) {
     if (*(const int *)(memory + STEPS_AT + STEP_BYTES * stage) > t->first) return;
@@ -260,13 +259,13 @@ DEVICE void end_sums(const struct attention_backward_flash3_params *f, const str
     const int heads_left = (steps - 1) / (t->num_steps / f->b.p.group);
     write_sums(f, t, (t->kv_head + 1) * f->b.p.group - 1 - heads_left, sums);
 }
-// Of keys that nobody sees.
+// Clears the sums of keys that no query sees.
 DEVICE void clear_sums(const struct attention_backward_flash3_params *f, const struct task *t) {
     const float none[2] = {0, 0};
     for (int i = 0; i < f->b.p.group; i++) write_sums(f, t, t->kv_head * f->b.p.group + i, none);
 }
 
-// Gradients of scores of 64 queries; a: the same as operands. query: the first, or below 0 where every pair sees each other.
+// Stores gradients of scores of 64 queries; a: the same as operands. query: the first; below 0 if every pair sees each other.
 DEVICE void store_dbias(unsigned tile, const unsigned (*a)[4], const float (*grads)[4],
                         const struct attention_params *p, const struct task *t, int query) {
 #if HAS_F32_BIAS
