@@ -52,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                               attention_at(&p->dout, batch, s.q_first, head), p->dout.seq, i,
                               s.len_q, p->head_dim_v, b.dtype, b.is_vector, 0);
                     for (int j = first_j; j < end_j; j += BLOCK) {
-                        if (j >= seen_end || j + BLOCK <= seen) continue; // all threads alike
+                        if (j >= seen_end || j + BLOCK <= seen) continue; // uniform in the block
                         __syncthreads();
                         load_tile(keys, stride, p->k.data,
                                   attention_at(&p->k, batch, s.k_first, head / p->group), p->k.seq,
@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     }
                 }
         }
-        // What is repeated is summed over the threads that have a part of it.
+        // Dimensions that bias repeats: sums over the threads that have a part of an element.
         __syncthreads();
 #pragma unroll
         for (int a = 0; a < EACH; a++)

@@ -9,7 +9,7 @@
 
 #define THREADS 256
 
-// Rows [begin, end) of the block's columns, of so many bytes as there are.
+// Clears rows [begin, end) of the block's columns, as far as these exist.
 DEVICE void clear_rows(char *to, long long stride, int begin, int end, int bytes, int width) {
     const int pieces = width / 16, piece = (int)threadIdx.x % pieces * 16, left = bytes - piece;
     for (int row = begin + (int)threadIdx.x / pieces; row < end; row += THREADS / pieces) {
@@ -37,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward_bias_hi
         const long long stride = p->dbias.stride[2] * size;
         char *to = (char *)p->dbias.data +
                    (batch * p->dbias.stride[0] + head * p->dbias.stride[1] + key) * size;
-        int first = rows, end = rows; // whole tiles, as set_task finds them
+        int first = rows, end = rows; // whole tiles, as in set_task
         if (key < key_end) {
             first = attention_first_query(p, &s, key) / passing * passing;
             end = attention_end_query(p, &s, key_end - 1);

@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         int kv_head = (int)(task / b.num_tiles % p->num_heads_kv);
         int batch = (int)(task / b.num_tiles / p->num_heads_kv);
         struct attention_sequence s = attention_sequence_at(p, batch);
-        int end = p->is_packed ? s.len_k : p->seqlen_k; // keys that are there but not seen get 0
+        int end = p->is_packed ? s.len_k : p->seqlen_k; // unseen keys get 0
         if (key >= end) continue;
         int key_end = key + BLOCK < s.len_k ? key + BLOCK : s.len_k;
         int begin = attention_first_query(p, &s, key) / BLOCK * BLOCK;

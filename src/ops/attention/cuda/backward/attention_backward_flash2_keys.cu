@@ -10,8 +10,7 @@
 #include "cuda/device/block.cuh"
 #include "ops/attention/cuda/backward/attention_backward_flash2.cuh"
 
-// Shared memory: keys, values, two stages of queries and dout each, two stages of lse and delta, scratch
-// of weigh_features.
+// Shared memory: keys, values, two stages of queries and dout each, two stages of lse and delta, scratch memory of weigh_features.
 #define VALUES OWNED_BYTES
 #define QUERIES (2 * OWNED_BYTES)
 #define DOUTS (QUERIES + 2 * PASSING_BYTES)
@@ -19,7 +18,7 @@
 #define SCRATCH (STATISTICS + 4 * PASSING * 4)
 #define HAS_ONE FLASH2_HAS_ONE(HEAD_DIM, IS_F32)
 
-// Where the queries of one step lie.
+// The head and first query of a step.
 struct step {
     int head, first; // query
 };
@@ -43,10 +42,9 @@ DEVICE void load_step(const struct attention_backward_params *b, const struct at
     }
 }
 
-// Scores w and g = dout v of the nth 16 queries become weights and the gradients of the scores, as a operands; rows
-// are keys, columns are queries. A column beyond the last query has an lse of inf. far: of the tile's first key from
-// its first query's diagonal; left: queries of the tile that are there; lse: of the tile's queries, their delta behind
-// it.
+// Turns scores w and g = dout v of the nth 16 queries into weights and gradients of the scores, as a operands. Rows are keys,
+// columns are queries. A column beyond the last query has an lse of inf. far: distance from the first query's diagonal to the
+// tile's first key. left: queries that the tile has. lse: of the tile's queries, with their delta behind it.
 DEVICE void weigh(const struct attention_backward_params *b, int far, int left, int is_edge,
                   unsigned lse, int n, const float w[][4], const float g[][4], operands weights,
                   operands grads) {
@@ -77,8 +75,8 @@ DEVICE void weigh(const struct attention_backward_params *b, int far, int left, 
     }
 }
 
-// The same of all queries with everything that may be asked for, one element at a time, in shared memory: unrolled over
-// the registers this would take more of them than there are.
+// The same for all queries with all features, one element at a time in shared memory: unrolled, this would need more registers
+// than there are.
 DEVICE void weigh_features(const struct attention_backward_params *b,
                            const struct attention_sequence *s, int batch, struct step step, int key,
                            const float *lse, const float *delta, float *scratch, const float w[][4],
@@ -107,11 +105,11 @@ DEVICE void weigh_features(const struct attention_backward_params *b,
     }
 }
 
-// What a block works on; in shared memory, as the registers are full. One thread sets it.
+// The task of a block, in shared memory as the registers are full. One thread sets it.
 struct work {
     long long index; // of the task
     struct attention_sequence s;
-    int batch, kv_head, key, key_end, end; // keys, those that are seen, and those that are written
+    int batch, kv_head, key, key_end, end; // first key; end of the seen and of the written keys
     int begin, last;                       // queries
 };
 
@@ -122,7 +120,7 @@ DEVICE void set_work(const struct attention_backward_params *b, struct work *w) 
     w->kv_head = (int)(task / b->num_tiles % p->num_heads_kv);
     w->batch = (int)(task / b->num_tiles / p->num_heads_kv);
     w->s = attention_sequence_at(p, w->batch);
-    // Keys that are there but not seen get 0; packed ones are cleared elsewhere.
+    // Keys that exist but are not seen get 0. Packed ones are cleared elsewhere.
     w->end = p->is_packed ? w->s.len_k : p->seqlen_k;
     w->key_end = w->key + OWNED < w->s.len_k ? w->key + OWNED : w->s.len_k;
     w->begin = attention_first_query(p, &w->s, w->key) / PASSING * PASSING;
@@ -184,7 +182,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             unsigned char *douts = memory + DOUTS + stage * PASSING_BYTES;
             float *lse = (float *)(memory + STATISTICS) + stage * 2 * PASSING;
             const float *delta = lse + PASSING;
-            // Of the pairs of the tile, those at its corners are the first not to see each other.
+            // If some pair of the tile does not see each other, a pair at a corner does not.
             int far = work.key - here.first - work.s.shift;
             int is_edge = has_features || far + work.key_end - 1 - work.key > p->window_right ||
                           far - (PASSING - 1) < -p->window_left;
@@ -201,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
                 for (int c = 0; c < 4; c++) w[i][c] = g[i][c] = 0;
             multiply_rows(w, shared, shared_address(queries));
             if (!HAS_ONE || has_dk) multiply_rows(g, shared + VALUES, shared_address(douts));
-            // Weights of some queries, then their products: exponentials run beside products of the ones before.
+            // Computes weights of some queries, then their products: exponentials run during the previous products.
             unsigned at = column_at(), of_queries = shared_address(queries),
                      of_douts = shared_address(douts), at_lse = shared_address(lse);
             float *scratch = (float *)(memory + SCRATCH) + threadIdx.x;

@@ -8,7 +8,7 @@
 #define IS_OF_KEYS 0
 #include "ops/attention/cuda/backward/attention_backward_flash2.cuh"
 
-// Shared memory: queries, dout, two stages of keys and values each, marks of keys, scratch of weigh_features.
+// Shared memory: queries, dout, two stages of keys and values each, marks of keys, scratch memory of weigh_features.
 #define DOUTS OWNED_BYTES
 #define KEYS (2 * OWNED_BYTES)
 #define VALUES (KEYS + 2 * PASSING_BYTES)
@@ -16,14 +16,13 @@
 #define SCRATCH (MARKS + 4 * PASSING * 4)
 #define KEEPS_OPERANDS (HEAD_DIM == 64 && !IS_F32) // of queries and dout, in registers
 
-// Statistics of the rows of a lane.
+// The statistics of a lane's rows.
 struct rows {
     float lse[2 * GROUPS], delta[2 * GROUPS];
 };
 
-// From scores w and g = dout v of the nth 16 keys to the gradients of the scores, as a operands; rows are queries,
-// columns are keys. far: of the tile's first key from the first query's diagonal; left: keys of the tile that are
-// there; marks: of keys, or 0.
+// Turns scores w and g = dout v of the nth 16 keys into gradients of the scores, as a operands. Rows are queries, columns are
+// keys. far: distance from the first query's diagonal to the tile's first key. left: keys that the tile has. marks: of keys, or 0.
 DEVICE void weigh(const struct attention_backward_params *b, const struct rows *rows, int far,
                   int left, int is_edge, const float *marks, int n, const float w[][4],
                   const float g[][4], operands grads) {
@@ -46,8 +45,8 @@ DEVICE void weigh(const struct attention_backward_params *b, const struct rows *
     }
 }
 
-// The same of all keys with everything that may be asked for, one element at a time, in shared memory: unrolled over
-// the registers this would take more of them than there are.
+// The same for all keys with all features, one element at a time in shared memory: unrolled, this would need more registers than
+// there are.
 DEVICE void weigh_features(const struct attention_backward_params *b,
                            const struct attention_sequence *s, int batch, int head, int first,
                            int key, const float *marks, float *scratch, const float w[][4],
@@ -78,19 +77,19 @@ DEVICE void weigh_features(const struct attention_backward_params *b,
     }
 }
 
-// What a block works on; in shared memory, as the registers are full. One thread sets it.
+// The task of a block, in shared memory as the registers are full. One thread sets it.
 struct work {
     long long index; // of the task
     struct attention_sequence s;
     int batch, head, first, end; // queries
     int begin, last;             // keys
-    int full_begin, full_end;    // keys that all of the queries see
+    int full_begin, full_end;    // keys that every query sees
     long long k_at, v_at;
 };
 
 DEVICE void set_work(const struct attention_backward_params *b, struct work *w) {
     const struct attention_params *p = &b->p;
-    // The last queries see the most keys under a causal mask: they come first.
+    // Under a causal mask the last queries see the most keys, so they come first.
     w->first = (b->num_tiles - 1 - (int)(w->index % b->num_tiles)) * OWNED;
     w->head = (int)(w->index / b->num_tiles % p->num_heads_q);
     w->batch = (int)(w->index / b->num_tiles / p->num_heads_q);
@@ -194,7 +193,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             multiply_rows(w, shared, shared + KEYS + stage);
             multiply_rows(g, shared + DOUTS, shared + VALUES + stage);
 #endif
-            // Gradients of some keys, then their product: exponentials run beside products of the ones before.
+            // Computes gradients of some keys, then their product: exponentials run during the previous products.
             unsigned lanes_at = column_at(), of_keys = shared + KEYS + stage;
             const float *marked = has_marks ? marks : 0;
             float *dps = (float *)(memory + SCRATCH) + NUM_SCORES * 4 * THREADS + threadIdx.x;

@@ -64,6 +64,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             if (thread % 4 == 0 && first + row < end && is_coarse(b.lse[at + row], IS_F32))
                 set_lse(&b, sums[n], batch, head, at + row);
         }
-        __syncthreads(); // lse is read by all before the next task
+        __syncthreads(); // all threads have read lse
     }
 }

@@ -5,11 +5,11 @@
 // Limit: where no lse is large, the launch.
 // Figures: docs/kernels/attention_backward_cuda.md.
 #define BLOCK 32
-#define DEPTH 128 // of sums over keys, which this kernel has none of
+#define DEPTH 128 // for sums over keys, which this kernel does not have
 #include "ops/attention/cuda/backward/attention_backward_fma.cuh"
 #include "ops/attention/cuda/backward/attention_backward_lse.cuh"
 
-// Rows [first, first + BLOCK) of a head.
+// Sums rows [first, first + BLOCK) of a head again.
 DEVICE void sum_tile(const struct attention_backward_params *b, const struct attention_sequence *s,
                      int batch, int head, int kv_head, int first, float *memory) {
     const struct attention_params *p = &b->p;
@@ -47,7 +47,7 @@ DEVICE void sum_tile(const struct attention_backward_params *b, const struct att
     }
 #pragma unroll
     for (int a = 0; a < EACH; a++) {
-        const int row = TY + 16 * a; // which 16 lanes next to each other share
+        const int row = TY + 16 * a; // shared by 16 adjacent lanes
         add_lanes(&sums[a], 16);
         if (TX == 0 && first + row < end && is_coarse(b->lse[at + row], b->dtype == DTYPE_F32))
             set_lse(b, sums[a], batch, head, at + row);

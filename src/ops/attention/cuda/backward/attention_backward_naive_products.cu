@@ -28,7 +28,7 @@ DEVICE void query_row(const struct attention_backward_params *b, long long task)
     }
 }
 
-// Sum over the queries that see key j, of every head of the group, of factor row.
+// Sum of factor x row over the queries that see key j, for every head of the group.
 DEVICE float key_column(const struct attention_backward_params *b,
                         const struct attention_sequence *s, int batch, int kv_head, int j,
                         const float *factors, const struct attention_tensor *rows, int column) {

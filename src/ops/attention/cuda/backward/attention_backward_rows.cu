@@ -11,7 +11,7 @@
 #define THREADS 256
 #define AT_A_TIME 4 // rows
 
-// The part of a row's dot product that this lane has, of `lanes` that share the row: fp32, or rows that start anywhere.
+// This lane's part of a row's dot product; `lanes` lanes share the row. For fp32, or rows at any address.
 DEVICE float dot_part(const struct attention_backward_params *b, long long dout, long long out,
                       int lane, int lanes) {
     const struct attention_params *p = &b->p;
@@ -49,7 +49,7 @@ DEVICE float dot_piece(uint4 x, uint4 y, int is_bf16) {
     return sum;
 }
 
-// This lane's parts of the dot products of some rows of a head, from `row` on. In 16 bits a lane has one piece of a row: then all
+// This lane's parts of the dot products of some rows of a head, from `row` on. In 16 bits a lane has one piece of a row, and all
 // rows are loaded before the first is used.
 DEVICE void dot_parts(float *sums, const struct attention_backward_params *b, int batch,
                       long long q_first, int head, int row, int end, int lane, int lanes) {
@@ -82,14 +82,14 @@ DEVICE void dot_parts(float *sums, const struct attention_backward_params *b, in
     }
 }
 
-// Four blocks a multiprocessor: left to itself the compiler aims at more on sm_80, and spills.
+// Four blocks per multiprocessor: without this bound the compiler aims at more on sm_80, and spills.
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
     attention_backward_rows(const struct attention_backward_params b) {
     const struct attention_params *p = &b.p;
     start_dependents();
     const int lanes = p->head_dim_v <= 64 ? 8 : p->head_dim_v <= 128 ? 16 : 32;
     const int lane = threadIdx.x % lanes, groups = THREADS / lanes;
-    // Groups of lanes beyond the heads have rows further down.
+    // Groups of lanes that have no head take rows further down.
     const int heads = p->num_heads_q < groups ? p->num_heads_q : groups;
     const int own_head = threadIdx.x / lanes % heads, own_row = threadIdx.x / lanes / heads;
     const int row_groups = groups / heads;
@@ -123,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
                 }
                 if (is_here && lane < AT_A_TIME) {
                     b.lse[at + i + lane] = lse == -INFINITE ? INFINITE : lse;
-                    // Of a row that saw nothing 0, but for a dout that is not finite, which delta shows.
+                    // 0 for a row that saw no key, unless dout is not finite, which delta shows.
                     b.delta[at + i + lane] = lse == -INFINITE ? sum * 0 : sum;
                     if (b.lse_low != 0) b.lse_low[at + i + lane] = 0;
                 }

@@ -13,7 +13,7 @@
 #error "UNITS or HEAD_DIM is not defined"
 #endif
 #define TILE 32      // queries
-#define BLOCK_M TILE // of tiles that are not here
+#define BLOCK_M TILE // of the tiles in other headers
 #define BLOCK_N TILE
 #define THREADS SMALL_THREADS(UNITS)
 #define WARP_UNITS                                                                                 \
@@ -31,14 +31,14 @@
 #define KEYS SMALL_KEYS(UNITS)
 #define KEY_WARPS (KEYS / 16 / WARP_UNITS)
 #define SLAB_SIZE SMALL_SLAB_BYTES(UNITS)
-#define STAGE 128 // queries whose rows come together
+#define STAGE 128 // queries whose rows are loaded together
 #define NOT_A_NUMBER __int_as_float(0x7fc00000)
 #define EACH_UNIT(u) _Pragma("unroll") for (int u = 0; u < WARP_UNITS; u++)
 #define DIM_TILES (HEAD_DIM / 8)
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
-// What a block works on.
+// The task of a block.
 struct work {
     int batch, head, rank, first_key;
     unsigned q, dout, keys, values, grads, others, rows, barrier; // in shared memory
@@ -48,7 +48,7 @@ struct work {
 
 // ---- Scores -------------------------------------------------------------------------------------
 
-// scores += owned . passing, over the columns: 16 WARP_UNITS rows by TILE.
+// scores += owned . passing, over the columns, for 16 WARP_UNITS rows by TILE.
 DEVICE void multiply(float (*scores)[TILE / 8][4], unsigned owned, unsigned owned_slab,
                      unsigned passing, unsigned passing_slab, int dims) {
     EACH_UNIT(u)
@@ -81,7 +81,7 @@ DEVICE void accumulate(float (*sums)[DIM_TILES][4], unsigned (*weights)[4], unsi
     }
 }
 
-// Scores and dout v become weights and gradients; rows are keys from j on, columns queries from i on.
+// Turns scores and dout v into weights and gradients. Rows are keys from j on, columns are queries from i on.
 DEVICE void weigh_pairs(const struct attention_backward_small_params *p, const struct work *w,
                         int i, int j, int is_edge, float scale_log2, float (*s)[TILE / 8][4],
                         float (*g)[TILE / 8][4]) {
@@ -106,7 +106,7 @@ DEVICE void weigh_pairs(const struct attention_backward_small_params *p, const s
 
 // ---- dq --------------------------------------------------------------------------------------------
 
-// dq of the block's queries: 16 WARP_UNITS queries by 32 columns a warp at a time.
+// dq of the block's queries. A warp takes 16 WARP_UNITS queries by 32 columns at a time.
 DEVICE void multiply_gradients(const struct attention_backward_small_params *p,
                                const struct work *w, unsigned char *part) {
     const int lane = LANE, begin = w->rank * p->queries,
@@ -121,7 +121,7 @@ DEVICE void multiply_gradients(const struct attention_backward_small_params *p,
         int first_key = i + p->shift - p->window_left,
             end_key = last + p->shift + p->window_right + 1;
         if (end_key > p->seqlen_k) end_key = p->seqlen_k;
-        // From the first key's 16 on, which have gradients where that key is there.
+        // Starts at the first key's group of 16: it has gradients if that key exists.
         first_key = first_key < 0 ? 0 : first_key < end_key ? first_key / 16 * 16 : end_key;
         float sums[WARP_UNITS][4][4];
         EACH_UNIT(u)
@@ -161,7 +161,7 @@ DEVICE void multiply_gradients(const struct attention_backward_small_params *p,
 
 // ---- The kernel -------------------------------------------------------------------------------------
 
-// Found anew where it is asked for: kept through the loop it takes registers.
+// Computed again at each use: kept through the loop, it would take registers.
 DEVICE struct work find_work(const struct attention_backward_small_params *p) {
     unsigned block;
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
@@ -184,14 +184,14 @@ DEVICE struct work find_work(const struct attention_backward_small_params *p) {
     };
     return w;
 }
-// Bytes of gradients that the block gets from the others.
+// Bytes of gradients that the block receives from the others.
 DEVICE int awaited_bytes(const struct attention_backward_small_params *p, const struct work *w) {
     const int left = (p->rows - w->rank * p->queries) / SMALL_SLAB, most = p->queries / SMALL_SLAB;
     if (p->dq.data == 0 || left <= 0) return 0;
     return (p->blocks - 1) * (left < most ? left : most) * SLAB_SIZE;
 }
 
-// The other blocks' queries get the gradients that this block has of them.
+// Sends the other blocks the gradients that this block has for their queries.
 DEVICE void send_gradients(const struct attention_backward_small_params *p, const struct work *w) {
     const int slabs = p->queries / SMALL_SLAB;
     for (int turn = 1; turn < p->blocks; turn++) {
@@ -302,7 +302,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, UNITS == 1 && HEAD_DIM == 
 
     w = find_work(p);
     if (p->blocks > 1) tma_see_shared();
-    __syncthreads(); // nobody reads queries any more, all gradients are there
+    __syncthreads(); // queries are no longer read; all gradients have arrived
     if (p->blocks > 1) {
         cluster_wait();
         if (threadIdx.x == 0 && p->dq.data != 0) send_gradients(p, &w);
@@ -316,7 +316,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, UNITS == 1 && HEAD_DIM == 
         give((float4 *)dk_part + lane, dk);
     if (p->has_hidden) mark_keys(w.keys, p->blocks * KEYS, p->blocks * KEYS, 0);
     __syncthreads();
-    unsigned char *const part = group == 0 ? dk_part : dv_part; // its partner's, now its own
+    unsigned char *const part = group == 0 ? dk_part : dv_part; // the partner's part, now free
     if (group == 0) {
         take((const float4 *)dk_part + lane, dk);
         if (p->dk.data != 0)
@@ -336,5 +336,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, UNITS == 1 && HEAD_DIM == 
         cluster_arrive();
     }
     if (p->dq.data != 0) multiply_gradients(p, &w, part);
-    if (p->blocks > 1) cluster_wait(); // nobody's copies read this block's gradients any more
+    if (p->blocks > 1) cluster_wait(); // no copy reads this block's gradients any more
 }

@@ -37,7 +37,7 @@ DEVICE int has_bad_position(const struct attention_decode_params *p,
            attention_first_key(&p->a, s, before - 1) < attention_end_key(&p->a, s, before - 1);
 }
 
-// The same in all lanes.
+// The result is the same in all lanes.
 DEVICE int is_bad_sequence(const struct attention_decode_params *p, int batch, int lane) {
     long long cache_len, given = p->cache_seqlens[batch * p->cache_seqlens_stride];
     struct attention_sequence s = decode_sequence_at(p, batch, &cache_len);

@@ -19,7 +19,7 @@
 #define LOADS 8                   // of a lane: its key, and its part of KEYS values
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
 
-// Lanes across a value's columns; with 64 of them two values are read at once, with 256 a value takes two loads.
+// Lanes per value, by columns. With 64 columns two values are read at once; with 256 a value takes two loads.
 #define V_LANES (DIMS == 64 ? 16 : 32)
 #define V_PARTS (DIMS == 256 ? 2 : 1)
 #define VALUE_OF(i) ((i) / V_PARTS * (32 / V_LANES) + (int)threadIdx.x % 32 / V_LANES)
@@ -27,17 +27,17 @@
 
 struct shared {
     float queries[ROWS][DIMS];        // times softmax_scale
-    float weights[WARPS][KEYS][ROWS]; // of a key side by side
+    float weights[WARPS][KEYS][ROWS]; // the weights of a key are adjacent
     float o[WARPS][ROWS][DIMS];
     float reference[WARPS][ROWS], sum[WARPS][ROWS];
     float slope[ROWS];
     int begin[ROWS], end[ROWS], diagonal[ROWS];
-    struct decode_item item; // what few steps ask for, so that no registers hold it
+    struct decode_item item; // rarely used, so kept out of registers
 };
 
 // ---- Loads ------------------------------------------------------------------------------------
 
-// Piece by piece, where rows are not aligned.
+// Loads element by element if rows are not aligned.
 DEVICE uint4 gather(const void *row, int col, int dims) {
     unsigned word[4];
     EACH(i, 4) { word[i] = col + i < dims ? ((const unsigned *)row)[col + i] : 0; }
@@ -115,7 +115,7 @@ DEVICE void score(float s[ROWS], const uint4 k[LOADS], const struct shared *shar
     }
 }
 
-// j: of the first key. 0 times NaN is NaN, so that where is_whole is not set a row passes over what it does not see.
+// j: of the first key. As 0 times NaN is NaN, a row skips the values that it does not see, unless is_whole is set.
 DEVICE void add_values(float o[ROWS][4 * V_PARTS], const uint4 v[LOADS],
                        const float weights[KEYS][ROWS], int is_whole, const struct shared *shared,
                        int j) {
@@ -136,7 +136,7 @@ DEVICE void add_values(float o[ROWS][4 * V_PARTS], const uint4 v[LOADS],
 
 // ---- Softmax ----------------------------------------------------------------------------------
 
-// key: this lane's.
+// key: of this lane.
 DEVICE void finish_scores(float s[ROWS], const struct attention_decode_params *p,
                           const struct shared *shared, int key) {
     EACH(r, ROWS) {
@@ -161,7 +161,7 @@ DEVICE void raise_reference(const float s[ROWS], float o[ROWS][4 * V_PARTS], flo
     }
 }
 
-// Scores to weights, of which each key's first lane tells the others.
+// Turns scores into weights; each key's first lane passes them to the others.
 DEVICE void weigh(float s[ROWS], float o[ROWS][4 * V_PARTS], float reference[ROWS], float sum[ROWS],
                   float weights[KEYS][ROWS]) {
     int grows = 0, lane = threadIdx.x % 32;
@@ -171,7 +171,7 @@ DEVICE void weigh(float s[ROWS], float o[ROWS][4 * V_PARTS], float reference[ROW
         s[r] = exp2_fast(s[r] - (reference[r] == -INFINITE ? 0 : reference[r]));
         sum[r] += s[r];
     }
-    __syncwarp(); // the keys before have been weighed by all lanes
+    __syncwarp(); // all lanes have used the previous weights
     if (lane % LANES_PER_KEY == 0) {
         float4 *to = (float4 *)weights[lane / LANES_PER_KEY];
         *to = make_float4(s[0], s[1], s[2], s[3]);
@@ -213,11 +213,11 @@ DEVICE void attend(const struct attention_decode_params *p, const struct decode_
     float o[ROWS][4 * V_PARTS], reference[ROWS], sum[ROWS];
     uint4 k[LOADS], v[LOADS];
     struct decode_row rows = {0, 0};
-    // Keys beyond the end are the last one: it is there, and masked as any other.
+    // Keys beyond the end are replaced by the last key, which exists; they are masked as others are.
 #define ROW_OF(j)                                                                                  \
     decode_row_at(p, item->batch, item->head, (j) + of_warp < end ? (j) + of_warp : end - 1)
     EACH(i, LOADS) { k[i] = v[i] = make_uint4(0, 0, 0, 0); }
-    __syncthreads(); // with the item before
+    __syncthreads(); // waits for the previous item
     if (threadIdx.x == 0) shared->item = *given;
     __syncthreads();
     append_of_item(p, item);

@@ -10,7 +10,7 @@
 #include "ops/attention/cuda/decode/attention_decode_device.cuh"
 
 #define WARPS 4
-#define AHEAD 4  // chunks whose loads are on their way together
+#define AHEAD 4  // chunks whose loads are in flight together
 #define GROUPS 2 // of four columns, of a lane: 256 columns
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
 
@@ -18,7 +18,7 @@ struct shared {
     float o[WARPS][32 * GROUPS * 4], reference[WARPS], sum[WARPS];
 };
 
-// The chunks of this warp.
+// Loops over the chunks of this warp.
 DEVICE void add_chunks(const struct attention_decode_params *p, long long slot, int num_chunks,
                        struct shared *shared) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, groups = p->partial_stride / 4;
@@ -60,7 +60,7 @@ DEVICE void add_chunks(const struct attention_decode_params *p, long long slot, 
 
 DEVICE void merge(const struct attention_decode_params *p, const struct decode_item *item, int row,
                   struct shared *shared) {
-    __syncthreads(); // with the row before
+    __syncthreads(); // waits for the previous row
     add_chunks(p, (long long)item->slot * p->rows_per_tile + row, item->num_chunks, shared);
     __syncthreads();
     int head = decode_head_of(p, item, row);
@@ -86,7 +86,7 @@ DEVICE void merge(const struct attention_decode_params *p, const struct decode_i
     }
 }
 
-// Of each sequence and key head max_chunks tiles, each with rows_per_tile rows.
+// max_chunks tiles for each sequence and key head, with rows_per_tile rows each.
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
     attention_decode_merge(const struct attention_decode_params p) {
     __shared__ struct shared shared;

@@ -13,8 +13,8 @@
 
 // ---- Queries ----------------------------------------------------------------------------------
 
-// A row as DTYPE has it, or, once it is rotated, as three numbers of DTYPE a column; those of the row times a power of two,
-// so that the third is not lost below the least f16.
+// Stores a row in DTYPE, or if it is rotated as three numbers of DTYPE per column. These are scaled by a power of two, so that the
+// third is not below the least f16.
 DEVICE void load_query(const struct attention_decode_params *p, const struct decode_item *item,
                        int row, struct shared *shared) {
     int lane = threadIdx.x % 32, is_there = row < item->num_rows;
@@ -40,7 +40,7 @@ DEVICE void load_query(const struct attention_decode_params *p, const struct dec
         EACH(i, DIMS / 32) {
             store(shared->queries[part][row], lane + 32 * i, x[i]);
             x[i] -= as_stored(x[i]);
-            if (!(fabsf(x[i]) < INFINITE)) x[i] = 0; // the first part says it all
+            if (!(fabsf(x[i]) < INFINITE)) x[i] = 0; // the first part is complete
         }
     }
     if (lane != 0) return;
@@ -89,7 +89,7 @@ DEVICE void raise_reference(const float s[ROW_TILES][4], float o[DIMS / 16][ROW_
     }
 }
 
-// Scores to weights.
+// Turns scores into weights.
 DEVICE void weigh(float s[ROW_TILES][4], float o[DIMS / 16][ROW_TILES][4],
                   float reference[ROW_TILES][2], float sum[ROW_TILES][2],
                   unsigned weights[ROW_TILES][2]) {
@@ -149,12 +149,12 @@ DEVICE void attend(const struct attention_decode_params *p, const struct decode_
     uint4 v[4 * V_STEPS];
 #endif
     struct decode_row rows = {0, 0};
-    // Keys beyond the end are the last one: it is there, and masked as any other.
+    // Keys beyond the end are replaced by the last key, which exists; they are masked as others are.
 #define ROW_OF(j)                                                                                  \
     decode_row_at(p, item->batch, item->head, (j) + of_warp < end ? (j) + of_warp : end - 1)
     EACH(i, 2 * K_STEPS) { k[i] = make_uint4(0, 0, 0, 0); }
     EACH(i, 4 * V_STEPS) { v[i] = make_uint4(0, 0, 0, 0); }
-    __syncthreads(); // with the item before
+    __syncthreads(); // waits for the previous item
     if (threadIdx.x == 0) shared->item = *given;
     __syncthreads();
     append_of_item(p, item);

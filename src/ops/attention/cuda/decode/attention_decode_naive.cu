@@ -23,7 +23,7 @@ DEVICE void attend(const struct attention_decode_params *p, const struct attenti
     float slope = p->a.slopes.data != 0 ? attention_head_value(&p->a.slopes, batch, head) : 0;
     float reference = -INFINITE, sum = 0, o[COLUMNS];
     EACH(i, COLUMNS) { o[i] = 0; }
-    __syncthreads(); // with the query before
+    __syncthreads(); // waits for the previous query
     for (int c = threadIdx.x; c < p->a.head_dim; c += 32 * WARPS)
         shared->query[c] = decode_query_element(p, at, c, angle) * p->a.softmax_scale;
     __syncthreads();

@@ -8,7 +8,7 @@
 #include "ops/attention/cuda/decode/attention_decode_params.h"
 
 #define WARPS 4
-#define AHEAD 4 // parts whose loads are on their way together
+#define AHEAD 4 // parts whose loads are in flight together
 #define ALL 0xffffffffu
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
 
@@ -31,7 +31,7 @@ DEVICE void load_columns(float x[4], const struct attention_merge_params *p, lon
         }
 }
 
-// Columns [c, c + 4) of a row, of which there are num_columns, before they are divided by the sum.
+// Columns [c, c + 4) of a row of num_columns columns, before the division by the sum.
 DEVICE void add_parts(float o[4], const struct attention_merge_params *p, long long outs,
                       long long lses, float max, int c, int num_columns) {
     int lane = threadIdx.x % 32;

@@ -12,7 +12,7 @@
 #define AHEAD 8
 #define LN_2 0.6931471805599453f
 
-// Where a row's runs so far and more of them meet.
+// A row's runs so far, merged.
 struct merged {
     float top, sum, x[4];
 };
@@ -21,7 +21,7 @@ DEVICE float weight_of(float top, float of_all) {
     return top == -INFINITE ? 0 : exp2f(top - of_all);
 }
 
-// `num` runs, `step` rows apart; AHEAD of them are on their way together. One without keys has not stored its columns.
+// Adds `num` runs, `step` rows apart, with AHEAD of them in flight together. A run without keys has not stored its columns.
 DEVICE void add_runs(struct merged *m, const float *states, const float *partial, long long step,
                      int dims, int num) {
 #pragma unroll 1

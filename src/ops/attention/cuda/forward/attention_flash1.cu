@@ -19,8 +19,8 @@ DEVICE float sum_of_row(float x) {
     return x;
 }
 
-// Where the thread has key c of row r among the weights. What is rare goes over these in short loops: straight code for
-// 32 scores would be long, and a small problem spends its time on fetching it.
+// The address of key c of row r among the weights of this thread. Rare work goes over these in short loops: straight code for 32
+// scores would be long, and a small problem would spend its time on fetching it.
 #define OWN(r, c) ((FIRST_ROW + (r)) * WEIGHT_PITCH + THREAD_X + 16 * (c))
 
 DEVICE void modify_own(const struct attention_params *p, const struct attention_task *t, int j,
@@ -40,7 +40,7 @@ DEVICE void modify_own(const struct attention_params *p, const struct attention_
     }
 }
 
-// UNSEEN stays as it is.
+// UNSEEN is not changed.
 DEVICE void drop_own(const struct attention_params *p, const struct attention_task *t, int j,
                      float *weights) {
 #pragma unroll 1
@@ -67,7 +67,7 @@ DEVICE void attend(const struct attention_forward_params *f, const struct attent
     }
     load_rows(q, BLOCK_M, &p->q, attention_at(&p->q, t->batch, t->s.q_first + t->first, t->head),
               num_rows, p->head_dim, f->is_aligned);
-    copy_commit(); // a group of its own, waited for even where there is no tile
+    copy_commit(); // its own group, so that the wait works without a tile
 
     for (int j = t->begin / BLOCK_N * BLOCK_N; j < t->end; j += BLOCK_N) {
         float s[ROWS][KEYS];

@@ -13,7 +13,7 @@
 #include "cuda/device/numbers.cuh"
 
 #define BLOCK_M (DTYPE == DTYPE_F32 ? 64 : 128)
-// Rows of a warp, in units of 16: two share each fragment of keys and values, where registers suffice.
+// Rows of a warp in units of 16: where registers suffice, two units share each fragment of keys and values.
 #if HEAD_DIM == 256 || FEATURES || DTYPE == DTYPE_F32
 #define UNITS 1
 #else
@@ -33,7 +33,7 @@
 
 extern __shared__ __align__(1024) unsigned char shared_tiles[];
 
-// Keys from j on, and their values behind them. Addresses are found anew: registers are scarcer than time.
+// Loads keys from j on, and their values behind them. Addresses are computed again, as registers are scarcer than time.
 DEVICE void load_keys(unsigned stage, const struct attention_params *p,
                       const struct attention_task *t, int j, int is_aligned) {
     int rows = t->s.len_k - j;
@@ -45,7 +45,7 @@ DEVICE void load_keys(unsigned stage, const struct attention_params *p,
 
 DEVICE void attend(const struct attention_forward_params *f, const struct attention_task *t) {
     const struct attention_params *p = &f->p;
-    // 16-bit rows that are not aligned are flash1's.
+    // flash1 serves 16-bit rows that are not aligned.
     int is_aligned = DTYPE != DTYPE_F32 || f->is_aligned;
     int first_row = threadIdx.x / 32 * UNITS * 16;
     unsigned q_tile = shared_address(shared_tiles), stages = q_tile + Q_BYTES;
@@ -57,7 +57,7 @@ DEVICE void attend(const struct attention_forward_params *f, const struct attent
     copy_commit();
 
 #if DTYPE != DTYPE_F32
-    // Where this lane's rows of matrices start (mma.cuh): a of q, b of k, and b of v by its transpose.
+    // This lane's first addresses for load_matrices (mma.cuh): a of q, b of k, and b of v by its transpose.
     int lane = LANE;
     unsigned q_at = q_tile + piece_at(first_row + lane % 16, lane / 16, BLOCK_M);
     unsigned k_lane = piece_at(lane % 8 + lane / 16 * 8, lane / 8 % 2, BLOCK_N);
@@ -70,7 +70,7 @@ DEVICE void attend(const struct attention_forward_params *f, const struct attent
     for (unsigned stage = 0; j < t->end; j += BLOCK_N, stage ^= 1) {
         unsigned k_tile = stages + stage * 2 * KEY_BYTES, v_tile = k_tile + KEY_BYTES;
         COPY_WAIT(0);
-        __syncthreads(); // this tile is there, and the one before is free
+        __syncthreads(); // this tile has arrived; the previous one is free
         if (j + BLOCK_N < t->end) {
             load_keys(stages + (stage ^ 1) * 2 * KEY_BYTES, p, t, j + BLOCK_N, is_aligned);
             copy_commit();
@@ -80,7 +80,7 @@ DEVICE void attend(const struct attention_forward_params *f, const struct attent
 #if DTYPE == DTYPE_F32
         multiply_keys(s[0], q_tile, first_row, k_tile);
 #else
-        // Its steps are not to be kept for the next tile: registers are short.
+        // Keeps the compiler from holding this tile's steps for the next tile: registers are few.
         asm volatile("" : "+r"(q_at));
         multiply_keys(s, q_at, k_tile + k_lane);
 #endif
@@ -113,8 +113,8 @@ DEVICE void attend(const struct attention_forward_params *f, const struct attent
         multiply_values(o, s, v_tile + v_lane);
 #endif
     }
-    COPY_WAIT(0);    // of q, where there was no tile
-    __syncthreads(); // and q's tile takes the output, each warp in its own rows
+    COPY_WAIT(0);    // of q, if there was no tile
+    __syncthreads(); // the output replaces q's tile, by warps
     EACH_UNIT(u) finish_rows(shared_tiles, o[u], max[u], sum[u], p, t, first_row + u * 16);
     store_rows(shared_tiles, p, t, first_row, UNITS * 16, is_aligned);
 }

@@ -20,7 +20,7 @@
 #endif
 
 #define BLOCK_M (64 * GROUPS)
-#define THREADS (128 * GROUPS) // that multiply; the producer's are behind them
+#define THREADS (128 * GROUPS) // that multiply; the producers come after them
 #define FEATURES 0
 #include "cuda/device/block.cuh"
 #include "cuda/device/wgmma.cuh"
@@ -62,7 +62,7 @@ DEVICE void issue_output(float (*o)[4], const unsigned (*weights)[4], unsigned v
 
 enum { TURN = 1, OF_ALL = TURN + GROUPS }; // barriers of the block
 
-// LANE, found at this place: registers are too few for what is seldom used.
+// LANE, read again here: registers are too few for values that are rarely used.
 DEVICE int find_lane(void) {
     int lane;
     asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
@@ -71,7 +71,7 @@ DEVICE int find_lane(void) {
 
 // ---- Softmax ----------------------------------------------------------------------------------
 
-// Values of the tile of keys from j on that some do not see.
+// Takes values that are not finite out of the tile of keys from j on, which some queries do not see, and adds them where seen.
 DEVICE void save_from_nonfinite(float (*o)[4], const struct attention_params *p,
                                 const struct attention_task *t, int i, int j, unsigned stage) {
     unsigned char *v = shared_tiles + V_AT + stage * V_BYTES;
@@ -83,7 +83,7 @@ DEVICE void save_from_nonfinite(float (*o)[4], const struct attention_params *p,
     meet(OF_ALL, THREADS);
 }
 
-// -inf where a query of the warp does not see a key. Only the sides where some do not are gone through.
+// Sets scores of unseen keys to -inf. Only sides of the tile that have unseen keys are visited.
 DEVICE void hide_scores(float (*s)[4], const struct attention_params *p, const struct task *task,
                         int warp, int j) {
     const struct attention_task *t = &task->a;
@@ -122,15 +122,16 @@ DEVICE void hide_scores(float (*s)[4], const struct attention_params *p, const s
         DROP(weights);                                                                             \
     } while (0)
 
-// Groups of 8 keys whose weights are found before the wait for the output. The others' exponentials keep the special-function unit
-// busy while the first ones become operands, which products still read until then; with three warpgroups others do that.
+// Groups of 8 keys whose weights are computed before the wait for the output. The exponentials of the other groups keep the
+// special-function unit busy while the first ones become operands, which products still read until then. With three warpgroups the
+// other two keep it busy.
 enum { BEFORE = GROUPS == 2 && !TERMS && !LAGS ? BLOCK_N / 16 : BLOCK_N / 8 };
 
 // ---- Tiles --------------------------------------------------------------------------------------
 
-// A sink is there from the start; its weight is with one of the four lanes that share a row. The maximum of rows that are not there
-// is never renewed: what lies in their place is of another sequence, and nothing of this one may depend on it, not even when
-// the maxima of the warp's rows are renewed.
+// A sink is in the row from the start; its weight is in one of the four lanes that share a row. The maximum of rows that do not
+// exist is never renewed: their place holds rows of another sequence, and nothing of this sequence may depend on them, not even
+// when the maxima of the warp's rows are renewed.
 DEVICE void start_task(float max[2], float sum[2], const struct attention_flash3_params *a,
                        const struct task *task, int warp) {
     const int lane = find_lane(), row = first_row(&a->forward.p, &task->a) + warp * 16 + lane / 4;
@@ -141,7 +142,7 @@ DEVICE void start_task(float max[2], float sum[2], const struct attention_flash3
     }
 }
 
-// Products to weights, the first BEFORE groups of 8 keys. Whether the output is to be scaled by alpha.
+// Turns products into weights, for the first BEFORE groups of 8 keys. Returns whether the output is to be scaled by alpha.
 DEVICE int find_weights(float (*s)[4], float max[2], float sum[2], float alpha[2],
                         const struct attention_flash3_params *a, const struct task *task, int warp,
                         int j, unsigned num_kv, int is_first, const struct forecast *f,
@@ -166,7 +167,7 @@ DEVICE int find_weights(float (*s)[4], float max[2], float sum[2], float alpha[2
     return is_renewed;
 #endif
 }
-// The others, as operands all of them.
+// Weights of the other groups; packs all weights as operands.
 #define FINISH_WEIGHTS(weights, s, max, sum, a)                                                    \
     do {                                                                                           \
         if (BEFORE < BLOCK_N / 8)                                                                  \
@@ -174,14 +175,14 @@ DEVICE int find_weights(float (*s)[4], float max[2], float sum[2], float alpha[2
         PACK_ALL(weights, s);                                                                      \
     } while (0)
 
-// A warp is done with its keys, and with its queries where that was the task's last tile: with scores, or, where it may want
-// them once more, with weights.
+// A warp no longer needs its keys, and after the task's last tile its queries: after the scores, or, if it may compute these
+// again, after the weights.
 DEVICE void release_keys(unsigned k_empty, unsigned q_empty, int is_last) {
     release(k_empty);
     if (is_last) release(q_empty);
 }
 
-// What comes behind a tile of keys: the next one of the task, the first one of the next task, or nothing.
+// The tile after a tile of keys: the task's next one, the next task's first one, or none.
 struct next {
     int j, is_new, is_over;
 };
@@ -194,9 +195,9 @@ DEVICE struct next look_ahead(unsigned base, unsigned num_q, int j) {
     return next;
 }
 
-// What is to be known of a tile and of the next one, and what ends the task before. The order of the output waits for the
-// scores in any case, so that there is time between both; but three warpgroups, terms and heads of 256 have more to do then
-// than the scores last, and let the next one pass first.
+// Finds what is needed of a tile and of the next one, and ends the previous task. The output's products wait for the scores in any
+// case, so there is time in between. But three warpgroups, terms and heads of 256 need longer than the scores take, so they let
+// the next warpgroup pass first.
 #define LOOKS_EARLY (GROUPS == 2 && !TERMS && HEAD_DIM <= 192)
 #define LOOK_AROUND                                                                                \
     do {                                                                                           \
@@ -210,13 +211,13 @@ DEVICE struct next look_ahead(unsigned base, unsigned num_q, int j) {
         forecast = foresee(max, sum, alpha, a, task, warp, j);                                     \
     } while (0)
 
-// All the block's tasks as one run of tiles: the first scores of a task are on their way beside the last values of the one
-// before.
+// All the block's tasks as one run of tiles: the first scores of a task are computed together with the last values of the previous
+// one.
 DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned base, int warp) {
     const struct attention_params *p = &a->forward.p;
     const int group = warp / 4, next_turn = TURN + (group + 1 < GROUPS ? group + 1 : 0);
     const unsigned own_q = base + group * 64 * 128;
-    unsigned num_q = 0, num_kv = 0; // the task's and the tile's, counted from the block's first
+    unsigned num_q = 0, num_kv = 0; // of the task and the tile, from the block's first
     float s[BLOCK_N / 8][4], o[HEAD_DIM_V / 8][4], max[2], sum[2], alpha[2];
     unsigned weights[BLOCK_N / 16][4];
 
@@ -279,7 +280,7 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
         WGMMA_COMMIT();
         if (GROUPS > 1) let_pass(next_turn, 256);
 #if TERMS & 4
-        const struct attention_task *coming = &task_at(num_q)->a; // task is the one before yet
+        const struct attention_task *coming = &task_at(num_q)->a; // task is still the previous one
         find_kept(kept, p, coming, coming->first + warp * 16, j);
 #endif
         if (!LOOKS_EARLY) LOOK_AROUND;
@@ -366,5 +367,5 @@ extern "C" __global__ void __launch_bounds__(THREADS + 128, 1)
         if (warp >= WARPS - 4) let_pass(TURN, 256); // the first turn is the first group's
     }
     multiply_tiles(&a, base, warp);
-    if (GROUPS > 1 && warp < 4) meet(TURN, 256); // nobody is left waited for
+    if (GROUPS > 1 && warp < 4) meet(TURN, 256); // completes the last meeting
 }

@@ -7,7 +7,7 @@
 //     DTYPE, HEAD_DIM (256), BLOCK_N (attention_fma.cuh)
 #include "ops/attention/cuda/attention_fma.cuh"
 
-// Where the matrix has query i of a head, and the sums have it.
+// Row of query i of a head in the matrix, and index of its sum.
 DEVICE long long row_of(const struct attention_params *p, int batch, int head, int i) {
     return ((long long)batch * p->num_heads_q + head) * p->seqlen_q + i;
 }
@@ -41,7 +41,7 @@ DEVICE void find_scores(const struct attention_forward_params *f, const struct a
     }
 }
 
-// Scores of a row become weights, UNSEEN beside them.
+// Turns scores of a row into weights, with UNSEEN for unseen keys.
 DEVICE void find_weights(const struct attention_forward_params *f, long long index) {
     const struct attention_params *p = &f->p;
     int lane = threadIdx.x % 32, i = (int)(index % p->seqlen_q);

@@ -21,7 +21,7 @@
 
 extern __shared__ __align__(1024) unsigned char shared_tiles[];
 
-// Where this thread's pieces of rows come from. Found before the kernel ahead has ended.
+// Addresses of this thread's pieces of rows. Computed before the previous kernel has ended.
 struct source {
     const char *at;
     long long step;
@@ -34,21 +34,21 @@ DEVICE struct source source_of(const struct attention_tensor *t, int batch, long
     asm volatile("" : "+l"(source.at), "+l"(source.step), "+r"(source.bytes));
     return source;
 }
-// The first `rows` of a tile; from row `end` on, and behind the head's columns, zeros.
+// Loads the first `rows` rows of a tile; zeros from row `end` on and beyond the head's columns.
 DEVICE void load_rows(unsigned tile, struct source source, int rows, int end) {
     load_pieces(tile, source.at, source.step, source.bytes, rows, 0, rows, end);
 }
 
 // ---- The kernel -----------------------------------------------------------------------------------
 
-// What all warps know.
+// Values that all warps share.
 struct work {
     struct attention_task t;
-    int first, rows, is_mixed; // of the tiles of keys and values; some query does not see some key
+    int first, rows, is_mixed; // is_mixed: some query does not see some key
     unsigned q_tile, k_tile, v_tile;
 };
 
-// A warp's part of the keys, from `key` of the tiles on.
+// Attention of a warp to its part of the keys, from `key` of the tiles on.
 DEVICE void attend(const struct attention_forward_params *f, const struct work *w, int steps,
                    int key, int first_row, float (*o)[4], float max[2], float sum[2]) {
     const struct attention_params *p = &f->p;
@@ -75,8 +75,8 @@ DEVICE void attend(const struct attention_forward_params *f, const struct work *
     sum_what_is_seen(o, weights, steps, p, &w->t.s, i, j, w->v_tile, key, w->rows);
 }
 
-// What the warps have of 16 queries, from shared memory: float4s of a lane for eight columns, warp after warp, then a maximum and a
-// sum for each row and warp.
+// Combines the warps' results for 16 queries from shared memory: one float4 per lane for eight columns, warp after warp, then a
+// maximum and a sum for each row and warp.
 #define COLUMN_TILES (HEAD_DIM / 8)
 #define SHARE (COLUMN_TILES / GROUPS) // of a warp
 #define KEPT_TILES(dims) ((dims) <= HEAD_DIM / 2 ? COLUMN_TILES / 2 : COLUMN_TILES)
@@ -154,7 +154,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM == 64 ? 2 : 1)
     struct attention_task *t = &w.t;
     t->kv_head = t->head / p->group;
     t->first = (int)(blockIdx.x % (unsigned)f.num_tiles) * BLOCK_M;
-    if (p->is_packed || p->seqused_k != 0) wait_for_primary(); // who may write the lengths
+    if (p->is_packed || p->seqused_k != 0) wait_for_primary(); // it may write the lengths
     t->s = attention_sequence_at(p, t->batch);
     if (t->first >= t->s.len_q) return;
     const int last = (t->first + BLOCK_M < t->s.len_q ? t->first + BLOCK_M : t->s.len_q) - 1;
@@ -186,7 +186,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM == 64 ? 2 : 1)
     const int lane = LANE, warp = threadIdx.x / 32, row_group = warp % ROWS, group = warp / ROWS;
     float o[HEAD_DIM / 8][4], max[2], sum[2];
     start_rows(max, sum, o, p, t->batch, t->head, 0);
-    if (group > 0) EACH_HALF(h) max[h] = -INFINITE, sum[h] = 0; // the sink is the first one's
+    if (group > 0) EACH_HALF(h) max[h] = -INFINITE, sum[h] = 0; // only the first group has the sink
     COPY_WAIT(1);
     __syncthreads();
     const int key = group * steps * BLOCK_N;
@@ -197,7 +197,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM == 64 ? 2 : 1)
     else
         attend(&f, &w, MOST_STEPS, key, row_group * 16, o, max, sum);
 
-    // Nobody reads keys any more.
+    // Keys are no longer read.
     float4 *const parts = (float4 *)(shared_tiles + (w.k_tile - w.q_tile));
     const int tiles = KEPT_TILES(p->head_dim_v);
 #pragma unroll

@@ -21,7 +21,7 @@
 
 extern __shared__ __align__(1024) unsigned char shared_tiles[];
 
-// Rows [first, first + count) of a tile of `rows` by one warp; from row `end` on, and behind the head's columns, zeros. Row 0 is
+// One warp loads rows [first, first + count) of a tile of `rows`; zeros from row `end` on and beyond the head's columns. Row 0 is
 // row `at` of the batch.
 DEVICE void load_rows(unsigned tile, const struct attention_tensor *from, int batch, long long at,
                       int head, int rows, int first, int count, int end, int dims) {
@@ -41,13 +41,13 @@ DEVICE void load_rows(unsigned tile, const struct attention_tensor *from, int ba
     }
 }
 
-// What a warp knows.
+// Values of a warp.
 struct work {
     struct attention_task t; // first: its first query
     unsigned q_tile, k_tile, v_tile;
 };
 
-// A warp's queries and 16 steps keys, to memory by way of its tile of queries. steps is a constant.
+// Attention of a warp's queries to 16 steps keys, stored through its tile of queries. steps is a constant.
 DEVICE void attend(const struct attention_forward_params *f, const struct work *w, int steps) {
     const struct attention_params *p = &f->p;
     const struct attention_task *t = &w->t;

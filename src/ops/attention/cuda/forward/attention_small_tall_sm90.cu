@@ -26,15 +26,15 @@
 
 extern __shared__ __align__(1024) unsigned char shared_tiles[];
 
-// What a warpgroup knows.
+// Values of a warpgroup.
 struct work {
     struct attention_task t; // first: its query
     int first, num_halves;   // first key
-    int tile, half;          // which of the two
+    int tile, half;          // 0 or 1 each
     unsigned q_tiles, k_tiles, v_tiles;
 };
 
-// A tile of a half of the keys or values by those 256 threads that have the half.
+// Loads a tile of a half of the keys or values with the 256 threads of that half.
 DEVICE void load_keys(unsigned tile, const struct attention_tensor *from, const struct work *w,
                       int number, int dims) {
     const int row = (int)threadIdx.x % 256 / 8, j = w->first + w->half * KEYS + number * BLOCK_N,
@@ -70,7 +70,7 @@ DEVICE void issue_output(float (*o)[4], const unsigned (*weights)[4], unsigned v
     WGMMA_COMMIT();
 }
 
-// -inf where a query, from i on, does not see a key, from j on. Only the sides where some do not are gone through.
+// Sets scores of keys from j on to -inf where a query from i on does not see them. Only sides with unseen keys are visited.
 DEVICE void hide_scores(float (*s)[4], const struct attention_params *p,
                         const struct attention_sequence *q, int i, int j) {
     const int lane = LANE, first = j + lane % 4 * 2; // first: this lane's first key
@@ -84,8 +84,8 @@ DEVICE void hide_scores(float (*s)[4], const struct attention_params *p,
         }
 }
 
-// A warp's scores of keys from j on to weights, as operands of the product with values. Whether what was before is to be
-// scaled by alpha.
+// Turns a warp's scores of keys from j on into weights, as operands of the product with values. Returns whether earlier results
+// are to be scaled by alpha.
 DEVICE int find_weights(unsigned (*weights)[4], float (*s)[4], float max[2], float sum[2],
                         float alpha[2], const struct attention_forward_params *f,
                         const struct work *w, int i, int j) {
@@ -97,7 +97,7 @@ DEVICE int find_weights(unsigned (*weights)[4], float (*s)[4], float max[2], flo
     return is_renewed;
 }
 
-// Until all but the youngest n tiles of keys and values of a half are there; n is a constant.
+// Waits until all but the newest n tiles of keys and values of a half have arrived. n is a constant.
 #define await_keys(n, half)                                                                        \
     do {                                                                                           \
         COPY_WAIT(n);                                                                              \
@@ -105,8 +105,7 @@ DEVICE int find_weights(unsigned (*weights)[4], float (*s)[4], float max[2], flo
         meet(1 + (half), 256);                                                                     \
     } while (0)
 
-// Half of the columns, of pieces from `first` on, of a warp's 16 rows, times factor, to memory by way of the warp's own rows of
-// queries.
+// Stores half of the columns, from piece `first` on, of a warp's 16 rows, times factor, through the warp's own rows of queries.
 #define HALF_TILES (HEAD_DIM / 16)
 DEVICE void store_half(float (*o)[4], const float factor[2], int first,
                        const struct attention_params *p, const struct work *w, int warp_row) {
@@ -128,8 +127,8 @@ DEVICE void store_half(float (*o)[4], const float factor[2], int first,
     }
 }
 
-// What the warpgroup has of its keys and what the tile's other one has of the others, together: each gives half of its columns and
-// takes the other half. Keys' place lies between, sums behind everything.
+// Combines this warpgroup's result with that of the tile's other warpgroup: each gives half of its columns and takes the other
+// half. They exchange columns in the memory of the keys, and sums behind all tiles.
 DEVICE void put_together(float (*o)[4], float max[2], float sum[2],
                          const struct attention_forward_params *f, const struct work *w) {
     const struct attention_params *p = &f->p;
@@ -144,7 +143,7 @@ DEVICE void put_together(float (*o)[4], float max[2], float sum[2],
                                    ((threadIdx.x / 128 ^ 2) * 4) * 128 + threadIdx.x % 128;
         float2 *const sums =
             (float2 *)(shared_tiles + SUMS_AT) + w->tile * BLOCK_M + warp_row + lane / 4;
-        __syncthreads(); // nobody multiplies queries and keys any more
+        __syncthreads(); // queries and keys are no longer read
 #pragma unroll
         for (int n = 0; n < HALF_TILES; n++) {
             float x[4];
@@ -175,7 +174,7 @@ DEVICE void put_together(float (*o)[4], float max[2], float sum[2],
             EACH_HALF(e) o[n][2 * h + e] = o[n][2 * h + e] * factor[h] + its[2 * h + e] * other[h];
         }
     } else {
-        meet(3 + w->tile, 128); // nobody multiplies the tile's queries any more
+        meet(3 + w->tile, 128); // the tile's queries are no longer read
     }
     const float trouble = sink_trouble(attention_sink_at(p, w->t.batch, w->t.head));
     EACH_HALF(h) {
@@ -202,7 +201,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     struct attention_task *const t = &w.t;
     t->kv_head = t->head / p->group;
     w.tile = group % 2, w.half = group / 2;
-    if (p->is_packed || p->seqused_k != 0) wait_for_primary(); // who may write the lengths
+    if (p->is_packed || p->seqused_k != 0) wait_for_primary(); // it may write the lengths
     t->s = attention_sequence_at(p, t->batch);
     const int low = (int)(blockIdx.x % (unsigned)f.num_tiles),
               high = (t->s.len_q + BLOCK_M - 1) / BLOCK_M - 1 - low;
@@ -216,7 +215,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
               end = attention_end_key(p, &t->s, high_last);
     w.first = begin / 16 * 16;
     w.num_halves = end - w.first > KEYS ? 2 : 1;
-    // The one tile that is left in the middle has no other: rows that are not there.
+    // A single tile in the middle has no partner: the partner's rows do not exist.
     t->first = w.tile == 0 ? low * BLOCK_M : high > low ? high * BLOCK_M : t->s.len_q;
     t->begin = attention_first_key(p, &t->s, t->first);
     t->end = attention_end_key(p, &t->s, w.tile ? high_last : low_last);
@@ -243,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int i = t->first + (int)threadIdx.x / 32 % 4 * 16;
     float o[HEAD_DIM / 8][4], max[2], sum[2];
     start_rows(max, sum, o, p, t->batch, t->head, 0);
-    if (w.half == 1) EACH_HALF(h) max[h] = -INFINITE, sum[h] = 0; // the sink is the first one's
+    if (w.half == 1) EACH_HALF(h) max[h] = -INFINITE, sum[h] = 0; // the first half has the sink
     COPY_WAIT(3);
     WGMMA_SEE_SHARED();
     __syncthreads();

@@ -32,7 +32,7 @@ enum {
     BIAS_AT = VALUES_AT + STAGES * TILE_BYTES,
     BIAS_IS_THERE = BIAS_AT + BLOCK * BLOCK * (IS_F32 ? 4 : 2),
     BIAS_COLUMNS = IS_F32 ? 32 : 64, // of a box
-    ARE_THERE = BIAS_IS_THERE + 8,   // of each stage: queries and keys; dout and values
+    ARE_THERE = BIAS_IS_THERE + 8,   // per stage: queries and keys; dout and values
     ARE_FREE = ARE_THERE + 16 * STAGES,
     END_AT = ARE_FREE + 16 * STAGES,
 };
@@ -48,7 +48,7 @@ extern __shared__ __align__(1024) unsigned char memory[];
 #define BIAS_OF(pair, e) ((e) ? high_of_pair(pair) : low_of_pair(pair))
 #endif
 
-// The tile of dbias that a block owns, and who adds to it.
+// The tile of dbias that a block owns, and the heads and batches that add to it.
 struct owned {
     int row, col, first_head, end_head, first_batch, end_batch;
 };
@@ -61,7 +61,7 @@ DEVICE struct owned find_owned(const struct attention_backward_flash3_params *f)
     const unsigned rest = blockIdx.x / cols / rows;
     const int head = (int)(rest % (unsigned)shape[1]), batch = (int)(rest / (unsigned)shape[1]);
     const int has_heads = shape[1] > 1, has_batches = shape[0] > 1;
-    // The last rows first: under a causal mask they have the most to sum.
+    // The last rows come first: under a causal mask they have the most to add.
     struct owned owned = {(int)(rows - 1 - blockIdx.x / cols % rows) * BLOCK,
                           (int)(blockIdx.x % cols) * BLOCK,
                           has_heads ? head : 0,
@@ -71,7 +71,7 @@ DEVICE struct owned find_owned(const struct attention_backward_flash3_params *f)
     return owned;
 }
 
-// Whether some pair of the tile sees each other.
+// Whether at least one pair of the tile sees each other.
 DEVICE int is_seen(const struct attention_params *p, const struct attention_sequence *s,
                    const struct owned *o) {
     const int end = o->row + BLOCK < s->len_q ? o->row + BLOCK : s->len_q;
@@ -140,7 +140,7 @@ DEVICE void release(unsigned barrier) {
     if (LANE == 0) barrier_arrive(barrier);
 }
 
-// Adds the gradients of 16 queries' scores to sums. hidden: not every pair of the tile sees each other; row: this lane's first.
+// Adds the gradients of 16 queries' scores to sums. hidden: some pairs of the tile do not see each other. row: this lane's first.
 DEVICE void add_grads(float (*sums)[4], const float (*s)[4], const float (*g)[4],
                       const struct attention_backward_flash3_params *f,
                       const struct attention_sequence *q, const struct owned *o, unsigned bias,

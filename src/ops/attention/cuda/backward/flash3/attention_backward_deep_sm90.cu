@@ -13,13 +13,13 @@
 #include "ops/attention/cuda/backward/attention_backward_device.cuh"
 #include "ops/attention/cuda/backward/flash3/attention_backward_flash3_params.h"
 
-// What a block owns rows of: dv, dk or dq. A literal, in functions that are compiled for each of them.
+// The gradient of which a block owns rows: dv, dk or dq. A literal, in functions that are compiled for each of them.
 //         owned       passing     sums
 //     dv  k           q, dout     weights^T dout
 //     dk  k, v        q, dout     gradients of scores^T q
 //     dq  q, dout     k, v        gradients of scores k
-// Not finite numbers in rows that are summed over would leak through weights of 0. In tiles where not all pairs see each other such
-// pieces become 0, and all that their row's pairs add NaN.
+// Numbers that are not finite, in rows that are summed over, would leak through weights of 0. In tiles in which some pairs do not
+// see each other such pieces become 0, and everything that their row's pairs add becomes NaN.
 #define OF_VALUES 0
 #define OF_KEYS 1
 #define OF_QUERIES 2
@@ -43,13 +43,13 @@ enum {
     FIRST_BYTES = PASSING_SLAB * FIRST_SLABS,
     SECOND_BYTES = PASSING_SLAB * SECOND_SLABS,
     FIRST_STAGES = 2,
-    HAS_ROOM = HEAD_DIM < 256, // for a second stage of second passing rows beside all that is owned
+    HAS_ROOM = HEAD_DIM < 256, // for a second stage of second passing rows
 
     FIRST_OWNED_AT = 0,
     SECOND_OWNED_AT = FIRST_OWNED_BYTES,
     FIRST_AT = SECOND_OWNED_AT + SECOND_OWNED_BYTES,
     SECOND_AT = FIRST_AT + FIRST_STAGES * FIRST_BYTES,
-    LSE_AT = SECOND_AT + (1 + HAS_ROOM) * SECOND_BYTES, // of two stages, of queries that pass
+    LSE_AT = SECOND_AT + (1 + HAS_ROOM) * SECOND_BYTES, // of two stages of passing queries
     DELTA_AT = LSE_AT + 2 * PASSING * 4,
     MARKS_AT = DELTA_AT + 2 * PASSING * 4,
     BARRIERS_AT = MARKS_AT + 2 * PASSING * 4,
@@ -65,7 +65,7 @@ static_assert(END_AT <= FLASH3_DEEP_SHARED_BYTES, "shared memory that the host a
 extern __shared__ __align__(1024) unsigned char memory[];
 #include "ops/attention/cuda/backward/flash3/attention_backward_flash3.cuh"
 
-// Stages of second passing rows: dv, which owns one tile less, has one there, unless there is room for another.
+// Stages of second passing rows. dv owns one tile less and has a stage in its place, unless there is room for another stage.
 #define SECOND_STAGES (HAS_GRADS && !HAS_ROOM ? 1 : 2)
 DEVICE unsigned second_at(int stage) {
     return stage == 0 ? SECOND_AT : HAS_ROOM ? SECOND_AT + SECOND_BYTES : SECOND_OWNED_AT;
@@ -73,14 +73,14 @@ DEVICE unsigned second_at(int stage) {
 
 // ---- Work -------------------------------------------------------------------------------------
 
-// What a block works on, in shared memory, which one thread sets.
+// The task of a block, in shared memory. One thread sets it.
 struct work {
     struct attention_sequence s;
     int of, batch;
-    int head, own_head;         // the first of those that pass; of what is owned
-    int first, seen, end;       // rows that are owned; from `seen` on they see nothing
-    int begin, last, num_steps; // rows that pass: of the first tile, of the last one
-    int num_rows;               // of the sequence that pass
+    int head, own_head;         // the first passing head; the owned head
+    int first, seen, end;       // owned rows; from `seen` on they see nothing
+    int begin, last, num_steps; // passing rows of the first and last tile
+    int num_rows;               // passing rows of the sequence
     long long own_row, row;     // of the two sequences in the tensors
 };
 
@@ -98,7 +98,7 @@ DEVICE void set_work(const struct attention_backward_deep_params *f, struct work
     unsigned heads = (unsigned)(p->num_batches * num_heads) - first_head;
     if (heads > (unsigned)f->section) heads = f->section;
     const int head = (int)(first_head + rest % heads);
-    // Under a causal mask the first keys and the last queries have the most to do: they come first.
+    // Under a causal mask the first keys and the last queries have the most work, so they come first.
     const int tile = (int)(rest / heads);
     w->first = (IS_OF_QUERIES ? num_tiles - 1 - tile : tile) * OWNED;
     w->own_head = head % num_heads;
@@ -172,7 +172,7 @@ DEVICE void copy_tiles(const struct attention_backward_deep_params *f, const str
 
 // ---- Products ---------------------------------------------------------------------------------
 
-// c = owned passing^T, over so many columns: 64 rows times those that pass.
+// c = owned passing^T, over the given columns: 64 rows times the passing rows.
 DEVICE void issue_scores(float (*c)[4], unsigned owned, unsigned passing, int columns) {
     unsigned long long a = wgmma_tile(owned, 16), b = wgmma_tile(passing, 16);
 #pragma unroll
@@ -181,7 +181,7 @@ DEVICE void issue_scores(float (*c)[4], unsigned owned, unsigned passing, int co
                         b + WGMMA_STEP(d / 4 * PASSING_SLAB + d % 4 * 32), d > 0);
 }
 
-// sums += weights passing, of so many columns.
+// sums += weights passing, over the given columns.
 DEVICE void issue_sums(float (*sums)[4], const unsigned (*weights)[4], unsigned passing,
                        int columns) {
     unsigned long long b = wgmma_tile(passing, PASSING_SLAB);
@@ -205,7 +205,7 @@ DEVICE void mask_tile(unsigned (*a)[4], const struct attention_params *p, const 
                 row + 8 < w->seen));
 }
 
-// Whether not every pair of the tile sees each other.
+// Whether some pair of the tile does not see each other.
 DEVICE int is_edge_tile(const struct attention_params *p, const struct work *w, int at, int of) {
     const int back = IS_OF_QUERIES ? p->window_left : p->window_right,
               forth = IS_OF_QUERIES ? p->window_right : p->window_left;
@@ -230,7 +230,7 @@ DEVICE void differentiate_rows(float (*g)[4], const float (*weights)[4], const s
 #pragma unroll
         for (int c = 0; c < 4; c++) g[n][c] = weights[n][c] * (g[n][c] - rows->delta[c / 2]);
 }
-// marks: of the rows that pass, 0 or NaN.
+// marks: for each passing row 0 or NaN.
 DEVICE void spread_marks(float (*g)[4], const float *marks) {
     marks += thread_now() % 4 * 2;
 #pragma unroll
@@ -270,7 +270,7 @@ DEVICE void multiply_tiles(const struct attention_backward_deep_params *f, const
             const int stage = n % FIRST_STAGES, second_stage = n % SECOND_STAGES;
             const unsigned first = FIRST_AT + stage * FIRST_BYTES;
             const unsigned second = SECOND_STAGES == 1 ? SECOND_AT : second_at(second_stage);
-            const unsigned summed = HAS_GRADS ? first : second; // whose rows are summed
+            const unsigned summed = HAS_GRADS ? first : second; // the tile that is summed over
             const int columns = HAS_GRADS ? HEAD_DIM : HEAD_DIM_V,
                       summed_bytes = PASSING * columns * 2;
             const unsigned statistics = base + LSE_AT + stage * PASSING * 4 + lane % 4 * 8;
@@ -306,7 +306,7 @@ DEVICE void multiply_tiles(const struct attention_backward_deep_params *f, const
                 WGMMA_WAIT(0);
             }
             WGMMA_HOLD(s, SCORES);
-            // The sums' last products are complete, too.
+            // The last products of the sums are complete too.
             if (lane == 0 && n > 0)
                 barrier_arrive(base + (HAS_GRADS ? FIRST_IS_FREE : SECOND_IS_FREE) +
                                8 * (stage ^ 1));
@@ -332,13 +332,13 @@ DEVICE void multiply_tiles(const struct attention_backward_deep_params *f, const
             WGMMA_BEGIN();
             issue_sums(sums, a, base + summed, columns);
             if (!HAS_GRADS && lane == 0)
-                barrier_arrive(base + FIRST_IS_FREE + 8 * stage); // and its statistics
+                barrier_arrive(base + FIRST_IS_FREE + 8 * stage); // also frees its statistics
             WGMMA_COMMIT();
             at = at < w->last ? at + PASSING : w->begin;
         }
         WGMMA_WAIT(0);
         WGMMA_HOLD(sums, SUMS);
-        workers_meet(); // what is owned is read no more
+        workers_meet(); // owned rows are no longer read
     }
     const struct attention_tensor *to = of == OF_VALUES ? &p->dv : of == OF_KEYS ? &p->dk : &p->dq;
     store_sums(sums, of == OF_VALUES ? 1 : p->softmax_scale,
@@ -369,7 +369,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (warp < 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
         if (warp > 0) return;
-        wait_for_primary(); // without steps too: what comes behind reads what came before
+        wait_for_primary(); // also without steps: later kernels rely on earlier ones
         if (work.num_steps == 0) return;
         if (work.of == OF_VALUES)
             copy_tiles(&f, &work, base, OF_VALUES);

@@ -33,12 +33,12 @@
 #define HAS_F32_BIAS (TERMS == 4)
 #define HAS_SHARED_LOW (HAS_BIAS && HEAD_DIM > 64) // lse_low lies in shared memory
 #define HAS_FINAL_DQ AHEAD
-#define IS_FULL (HEAD_DIM == 64 && AHEAD) // of registers
+#define IS_FULL (HEAD_DIM == 64 && AHEAD) // all registers are in use
 #define KEY_STAGES FLASH3_KEY_STAGES(AHEAD)
-// What makes this form faster and the other one slower, dense with heads of 128 by 1 to 2 %: masks by runs of columns, dout v
-// ordered in quarters beside the weights; and with heads of 128 dk's operand made beside dv, and edges not searched.
+// These choices make this form faster and the other form slower (dense, heads of 128: by 1 to 2 %): masks by runs of columns; dout
+// v ordered in quarters among the weights; with heads of 128 also dk's operand made during dv, and no search of edge tiles.
 #define MASKS_BY_RUNS AHEAD
-#define ROWS_AT_ONCE (HEAD_DIM == 64 ? 1 : 2) // of those whose pairs are looked at
+#define ROWS_AT_ONCE (HEAD_DIM == 64 ? 1 : 2) // rows whose pairs are masked together
 #define LOOKS_AT_SCORES (AHEAD && HEAD_DIM == 128)
 
 enum {
@@ -47,9 +47,9 @@ enum {
     THREADS = FLASH3_THREADS,
     STAGES = FLASH3_STAGES,
     WRITERS = 2,
-    PIECES = HEAD_DIM / 8, // of 16 bytes, of a row
+    PIECES = HEAD_DIM / 8, // of 16 bytes per row
     SCORES = PASSING / 8,  // groups of 8 columns
-    PARTS = PASSING / 64,  // of 64 queries, which become operands one after the other
+    PARTS = PASSING / 64,  // of 64 queries; parts become operands in turn
     SUMS = HEAD_DIM / 8,
     SLABS = HEAD_DIM / 64,
     OWNED_SLAB = OWNED * 128, // bytes of 64 columns
@@ -85,7 +85,7 @@ enum {
         8, // of a stage: the first query of its tile and where its dq is or its lse_low, or struct passing
     STEP_BYTES = TERMS == 1 ? 16 : 8,
     BARRIERS_AT = STEPS_AT + STEP_BYTES * STAGES,
-    TASK_IS_THERE = BARRIERS_AT, // and its keys; with one tile of those, its values, too
+    TASK_IS_THERE = BARRIERS_AT, // and its keys; its values too, with one tile of keys
     TASK_IS_DONE = TASK_IS_THERE + 8 * KEY_STAGES,
     VALUES_ARE_FREE = TASK_IS_DONE + 8 * KEY_STAGES,
     TURN_IS_HERE = VALUES_ARE_FREE + 8,             // of each writer
@@ -94,7 +94,7 @@ enum {
     STAGE_IS_FREE = DOUT_IS_THERE + 8 * STAGES,
     DQ_IS_THERE = STAGE_IS_FREE + 8 * STAGES, // of each writer
     DQ_IS_FREE = DQ_IS_THERE + 8 * WRITERS,
-    BIAS_IS_THERE = DQ_IS_FREE + 8, // of each of its stages
+    BIAS_IS_THERE = DQ_IS_FREE + 8, // of each stage of the bias
     BIAS_IS_FREE = BIAS_IS_THERE + 8 * BIAS_STAGES,
     END_AT = BIAS_IS_FREE + 8 * BIAS_STAGES,
 };
@@ -129,7 +129,7 @@ DEVICE void issue_scores(float (*c)[4], unsigned owned, unsigned passing, int be
     }
 }
 
-// sums += weights passing, of the steps of 16 queries [begin, end) of a part: 64 keys times the columns.
+// sums += weights passing, over steps [begin, end) of 16 queries of a part: 64 keys times the columns.
 DEVICE void issue_sums(float (*sums)[4], const unsigned (*weights)[4], unsigned passing, int part,
                        int begin, int end) {
     unsigned long long b = wgmma_tile(passing + part * 64 * 128, PASSING_SLAB);
@@ -142,8 +142,8 @@ DEVICE void issue_sums(float (*sums)[4], const unsigned (*weights)[4], unsigned 
 #endif
 }
 
-// c = grads^T keys: 64 queries times 64 columns, over the keys that the block owns. A tile of dq has two such parts: its
-// columns or its queries.
+// c = grads^T keys: 64 queries times 64 columns, over the keys that the block owns. A tile of dq has two such parts, by columns or
+// by queries.
 DEVICE void issue_dq(float (*c)[4], unsigned grads, unsigned keys, unsigned group) {
     unsigned long long a = wgmma_tile(grads + (HEAD_DIM == 64 ? group * OWNED_SLAB : 0), 16),
                        b = wgmma_tile(keys + (HEAD_DIM == 64 ? 0 : group * OWNED_SLAB), 16);
@@ -156,7 +156,7 @@ DEVICE void issue_dq(float (*c)[4], unsigned grads, unsigned keys, unsigned grou
 #include "ops/attention/cuda/backward/flash3/attention_backward_flash3_final.cuh"
 #endif
 
-// A step's part of dq goes to a writer.
+// Passes a step's part of dq to a writer.
 DEVICE void hand_on(const float (*dq)[4], unsigned base, unsigned count) {
     const unsigned thread = thread_now() - 128, lane = thread % 32;
     barrier_wait(base + DQ_IS_FREE, count & 1 ^ 1);
@@ -168,10 +168,10 @@ DEVICE void hand_on(const float (*dq)[4], unsigned base, unsigned count) {
     if (lane == 0) barrier_arrive(base + DQ_IS_THERE + 8 * (count % WRITERS));
 }
 
-// What was read already, or where a register for it is not left the same anew.
+// The query of a stage: kept in a register, or read again if no register is left.
 #define QUERY(stage, query) (IS_FULL ? query_at(stage) : (query))
 
-// has_low: some lse_low is not 0; a constant where this is inlined.
+// has_low: some lse_low is not 0. A constant, as this function is inlined.
 DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, unsigned base,
                            int warp, int has_low) {
     const struct attention_params *p = &f->b.p;
@@ -225,7 +225,7 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                 WGMMA_WAIT(1);
                 WGMMA_HOLD(s, SCORES);
                 if (thread_now() % 32 == 0 &&
-                    steps < TASK_OF(count)->num_steps) // dk's last products are complete
+                    steps < TASK_OF(count)->num_steps) // dk's products are complete
                     barrier_arrive(base + STAGE_IS_FREE + 8 * RING(count - 1));
 #if TERMS == 1
                 const struct terms terms = find_terms(p, TASK_OF(count), stage);
@@ -235,17 +235,17 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                 const unsigned bias_at = own_bias(base + BIAS_AT + bias_stage * BIAS_BYTES);
                 barrier_wait(base + BIAS_IS_THERE + 8 * bias_stage, count / BIAS_STAGES & 1);
 #endif
-#if LOOKS_AT_SCORES // rows that are not finite, before they are operands again
+#if LOOKS_AT_SCORES // cleans rows that are not finite before they are operands again
                 if (is_edge && any_worker(has_nonfinite(s, SCORES) | has_nonfinite_dout(p, count)))
                     clean_step(count);
 #endif
-                // While a part's weights become operands, the products before are under way: registers hold one part's.
+                // While a part's weights become operands, the previous products run. Registers hold the operands of one part.
                 const unsigned statistics =
                     base + LSE_AT + stage * STATISTIC_BYTES + thread_now() % 4 * 8;
 #pragma unroll
                 for (int i = 0; i < PARTS; i++) {
 #if TERMS
-                    if (i > 0) WGMMA_WAIT(0); // as they become operands at once
+                    if (i > 0) WGMMA_WAIT(0); // weights become operands at once
 #endif
 #if TERMS == 1
                     weigh_terms(s + i * 8, a, statistics + i * 256, f, &terms, i * 64);
@@ -341,20 +341,20 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
             WGMMA_HOLD(dv, SUMS);
             WGMMA_HOLD(dk, SUMS);
             if (thread_now() % 32 == 0) barrier_arrive(base + STAGE_IS_FREE + 8 * RING(count - 1));
-            workers_meet(); // keys, values and gradients of scores are read no more
+            workers_meet(); // keys, values and gradients of scores are no longer read
             if (has_marks(slot_of(count))) spread_marks(slot_of(count), dv, dk, SUMS);
         }
 #if HAS_BIAS
         if (TASK_OF(count)->num_steps == 0 && f->bias.sums != 0) clear_sums(f, TASK_OF(count));
 #endif
-        // While the next task's keys and values come, sums go by way of where gradients of scores were.
+        // While the next task's keys and values are copied, sums go through the memory of the gradients of scores.
         const struct task *t = TASK_OF(count);
         const int first = warp * 16, row = t->key + first, seen = t->s.len_k, end = t->end;
         const unsigned staging = base + GRADS_AT + first * 128;
         const long long dv_at = attention_at(&p->dv, t->batch, t->s.k_first, t->kv_head),
                         dk_at = attention_at(&p->dk, t->batch, t->s.k_first, t->kv_head);
         __syncwarp();
-        if (thread_now() % 32 == 0) // what follows has copies
+        if (thread_now() % 32 == 0) // the rest uses copies of the task
             barrier_arrive(base + TASK_IS_DONE + 8 * slot_of(count));
         if (p->dv.data != 0)
             store_sums(dv, TERMS == 1 ? p->keep_scale : 1, staging, p->dv.data, dv_at, p->dv.seq,
@@ -392,7 +392,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(HAS_BIAS ? 232 : 240));
 #if HAS_BIAS && !HAS_SHARED_LOW
-        wait_for_primary(); // two loops, as no branch may stand among the products
+        wait_for_primary(); // two loops: no branch may stand among the products
         if (*has_lse_low(&f.b) != 0) return multiply_tasks(&f, base, warp - 4, 1);
 #endif
         multiply_tasks(&f, base, warp - 4, 0);

@@ -21,15 +21,15 @@
 #define HAS_FINAL_DQ 0
 #define KEY_STAGES 1
 
-// A warpgroup's 96 columns of dq are 64 of a slab and half of the one that lies between both groups': that comes last in memory, so
-// that one product takes them.
+// A warpgroup's 96 columns of dq are one slab of 64 and half of the slab between both groups. The shared slab comes last in
+// memory, so that one product takes all 96.
 enum {
     OWNED = FLASH3_OWNED,
     PASSING = FLASH3_PASSING(HEAD_DIM),
     THREADS = FLASH3_THREADS,
     STAGES = FLASH3_STAGES,
     WRITERS = 2,
-    PIECES = 8, // of 16 bytes, of a row of a slab
+    PIECES = 8, // of 16 bytes, per row of a slab
     SCORES = PASSING / 8,
     SUMS = 8, // groups of 8 columns, of a slab
     DK_SUMS = HEAD_DIM / 8,
@@ -74,7 +74,7 @@ enum {
 };
 static_assert(END_AT <= FLASH3_WIDE_SHARED_BYTES, "shared memory that the host asks for");
 
-// Where a slab of keys lies: the last columns come before those in the middle.
+// The place of a slab of keys: the last columns come before the middle ones.
 #define KEY_SLAB(i) ((i) == 0 ? 0 : 3 - (i))
 
 extern __shared__ __align__(1024) unsigned char memory[];
@@ -85,14 +85,15 @@ extern __shared__ __align__(1024) unsigned char memory[];
 
 // ---- The threads that multiply ------------------------------------------------------------------
 
-// What all threads of a warp have alike, to where the assembler keeps that.
+// Moves a value that is equal in all threads of a warp to where the assembler keeps such values.
 DEVICE unsigned uniform(unsigned x) { return __reduce_max_sync(0xffffffff, x); }
 
 DEVICE unsigned long long wgmma_tile_u(unsigned shared, unsigned slab_bytes) {
     const unsigned long long tile = wgmma_tile(shared, slab_bytes);
     return (tile & 0xffffffff00000000ull) | uniform((unsigned)tile);
 }
-// A tile's descriptor so many bytes on. The upper half stays as it is, which an addition of 64 bits does not tell the assembler.
+// A tile's descriptor, `bytes` bytes further. The upper half does not change, which the assembler would not see from an addition
+// of 64 bits.
 DEVICE unsigned long long wgmma_step(unsigned long long tile, unsigned bytes) {
     return (tile & 0xffffffff00000000ull) | ((unsigned)tile + (bytes >> 4));
 }
@@ -105,7 +106,7 @@ DEVICE void issue_scores(float (*c)[4], unsigned owned, unsigned passing) {
         wgmma_shared_64(c, wgmma_step(a, KEY_SLAB(d / 4) * OWNED_SLAB + d % 4 * 32),
                         wgmma_step(b, d / 4 * PASSING_SLAB + d % 4 * 32), d > 0);
 }
-// The same over those of v and dout, with one half of the queries.
+// The same over the columns of v and dout, with one half of the queries.
 DEVICE void issue_weight_grads(float (*c)[4], unsigned owned, unsigned passing, int half) {
     unsigned long long a = wgmma_tile_u(owned, 16), b = wgmma_tile_u(passing + half * 32 * 128, 16);
 #pragma unroll
@@ -114,7 +115,7 @@ DEVICE void issue_weight_grads(float (*c)[4], unsigned owned, unsigned passing, 
                        wgmma_step(b, d / 4 * PASSING_SLAB + d % 4 * 32), d, 0, 0);
 }
 
-// dv += weights dout, of one half of the queries.
+// dv += weights dout, for one half of the queries.
 DEVICE void issue_dv(float (*dv)[4], const unsigned (*weights)[4], unsigned dout, int half) {
     unsigned long long b = wgmma_tile_u(dout + half * 32 * 128, PASSING_SLAB);
 #pragma unroll
@@ -139,7 +140,7 @@ DEVICE void issue_dq(float (*c)[4], unsigned grads, unsigned keys, unsigned grou
         WGMMA_TILES_96(c, wgmma_step(a, n * 2048), wgmma_step(b, n * 2048), n, 1, 1);
 }
 
-// Weights and gradients of weights of one half of the queries, 64 keys times 32, to operands: weights, gradients of scores.
+// Turns scores and gradients of weights of one half of the queries, 64 keys times 32, into operands: weights, gradients of scores.
 DEVICE void differentiate_half(unsigned (*a)[4], unsigned (*ds)[4], const float (*weights)[4],
                                const float (*g)[4], unsigned delta) {
 #pragma unroll
@@ -156,7 +157,7 @@ DEVICE void differentiate_half(unsigned (*a)[4], unsigned (*ds)[4], const float 
     }
 }
 
-// A step's part of dq goes to a writer.
+// Passes a step's part of dq to a writer.
 DEVICE void hand_on(const float (*dq)[4], unsigned base, unsigned count) {
     const unsigned thread = thread_now() - 128;
     barrier_wait(base + DQ_IS_FREE, count & 1 ^ 1);
@@ -169,13 +170,13 @@ DEVICE void hand_on(const float (*dq)[4], unsigned base, unsigned count) {
     if (thread % 32 == 0) barrier_arrive(base + DQ_IS_THERE + 8 * (count % WRITERS));
 }
 
-// Where the tiles of a step lie in this block's memory, and their first query. Registers are few: this is found anew for each use.
+// Where the tiles of a step lie in this block's memory, and their first query. Computed again at each use, as registers are few.
 DEVICE unsigned stage_of(unsigned count) { return RING(count); }
 DEVICE unsigned queries_of(unsigned count) { return QUERIES_AT + stage_of(count) * PASSING_BYTES; }
 DEVICE unsigned douts_of(unsigned count) { return DOUTS_AT + stage_of(count) * V_PASSING_BYTES; }
 DEVICE unsigned lse_of(unsigned count) { return LSE_AT + RING(count) * STATISTIC_BYTES; }
 DEVICE int query_of(unsigned count) { return query_at(RING(count)); }
-// The same for what a warpgroup owns of a tile whose rows are keys.
+// The same for a warpgroup's part of a tile whose rows are keys.
 DEVICE unsigned own_group(void) { return thread_now() / 128 - 1; }
 DEVICE unsigned own(unsigned tile) { return tile + own_group() * 64 * 128; }
 
@@ -191,7 +192,8 @@ DEVICE void clean_tiles(unsigned count) {
     }
 }
 
-// From scores and the first half's gradients of weights, both under way, to gradients of scores in shared memory; adds to dv.
+// Turns scores and the first half's gradients of weights, both still running, into gradients of scores in shared memory; adds to
+// dv.
 DEVICE void find_grads(float (*s)[4], float (*g)[4], float (*dv)[4],
                        const struct attention_backward_flash3_params *f, unsigned base,
                        unsigned count, int is_edge, int has_before) {
@@ -222,7 +224,7 @@ DEVICE void find_grads(float (*s)[4], float (*g)[4], float (*dv)[4],
     issue_dv(dv, a, base + douts_of(count), 0);
     WGMMA_COMMIT();
     if (has_before) {
-        WGMMA_WAIT(2); // dk's products of the step before
+        WGMMA_WAIT(2); // the previous step's products of dk
         if (thread_now() % 32 == 0) {
             barrier_arrive(base + STAGE_IS_FREE + 8 * RING(count - 1));
             barrier_arrive(base + GRADS_ARE_FREE);
@@ -249,7 +251,7 @@ DEVICE void find_grads(float (*s)[4], float (*g)[4], float (*dv)[4],
     WGMMA_WAIT(0);
 }
 
-// Orders a step's scores and the first half's gradients of weights; whether the tile is at an edge.
+// Orders a step's scores and the first half's gradients of weights. Returns whether the tile is at an edge.
 DEVICE int start_step(float (*s)[4], float (*g)[4], const struct attention_params *p, unsigned base,
                       unsigned count) {
     barrier_wait(base + QUERIES_ARE_THERE + 8 * RING(count), PARITY(count));
@@ -321,17 +323,17 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                 barrier_arrive(base + STAGE_IS_FREE + 8 * RING(count - 1));
                 barrier_arrive(base + GRADS_ARE_FREE);
             }
-            workers_meet(); // keys, values and gradients of scores are read no more
+            workers_meet(); // keys, values and gradients of scores are no longer read
             if (has_marks(0)) spread_marks(0, dv, dk, DV_SUMS);
         }
-        // While the next task's keys and values come, sums go by way of where gradients of scores were.
+        // While the next task's keys and values are copied, sums go through the memory of the gradients of scores.
         const struct task *t = TASK_OF(count);
         const int first = warp * 16, row = t->key + first, seen = t->s.len_k, end = t->end;
         const unsigned staging = base + GRADS_AT + first * 128;
         const long long dv_at = attention_at(&p->dv, t->batch, t->s.k_first, t->kv_head),
                         dk_at = attention_at(&p->dk, t->batch, t->s.k_first, t->kv_head);
         __syncwarp();
-        if (thread_now() % 32 == 0) // what follows has copies
+        if (thread_now() % 32 == 0) // the rest uses copies of the task
             barrier_arrive(base + TASK_IS_DONE + 8 * slot_of(count));
         if (p->dv.data != 0)
 #pragma unroll
