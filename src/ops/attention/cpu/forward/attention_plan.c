@@ -140,7 +140,7 @@ static bool has_own_heads(const struct attention_problem *p, const struct tsri_l
     bool is_small = numel * (packed_bytes(is_mixed) + (int64_t)tsr_dtype_bytes(p->dtype)) <=
                     limits->l2_bytes - (limits->l2_bytes >> 2);
     bool is_even = !p->is_packed && p->seqused_k == NULL && pairs % limits->num_threads == 0;
-    // What is packed for a lone tile is read by nobody else.
+    // No other tile reads what is packed for a lone tile.
     return is_small && (is_even || is_lone(p) || pairs >= 4 * limits->num_threads);
 }
 

@@ -41,8 +41,8 @@ struct attention_backward_params {
     long long num_statistics; // of all heads
     long long num_tasks;      // that the blocks go through
     int num_tiles;            // of a head: of queries, keys or dbias, depending on the kernel
-    int dtype; // for kernels that are compiled for all: of q, k, v, out and their gradients,
-    int bias_dtype, slopes_dtype, sinks_dtype; // and of what may be fp32 beside
+    int dtype;                // in kernels for all dtypes: of q, k, v, out and their gradients;
+    int bias_dtype, slopes_dtype, sinks_dtype; // may be fp32 too
     int is_vector;                             // rows start at multiples of 16 bytes
     float *weights, *grads;                    // naive: [batch][head][seqlen_q][seqlen_k]
     int is_of_keys;                            // naive: dk and dv, not dq
