@@ -20,8 +20,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     for (long long row = (long long)blockIdx.x * ROWS_PER_BLOCK + ROW_OF_BLOCK; row < p.rows;
          row += (long long)gridDim.x * ROWS_PER_BLOCK) {
         const long long from = row * p.in_stride[0], to = row * p.out_stride;
-        float v[GROUP], max = -INFINITE,
-                        sum = 0; // max: of the row's columns so far; sum: of this thread's
+        float v[GROUP];
+        float max = -INFINITE, sum = 0; // of the row's columns so far; of those of this thread
         for (int first = 0; first <= last; first += p.chunk) {
             const int cols = first < last ? p.chunk : p.cols - last;
             float larger = max;
