@@ -13,18 +13,18 @@ features  attention with masks, biases and other features: the time relative to 
 few       causal attention with few queries, 32 query heads and 8 key heads: the library's choice, flash3, torch's flash and cuDNN
 grid      attention over 16384 tokens in sequences of 512 to 16384, with heads of 64, 128 and 256 (2048 columns), and torch's
 small     small shapes: the latency of a single call on an idle stream and the device time, ours and torch's
+models    the shapes of real models between the tuned ones (tables_models.py), five tables that have names of their own, too:
+          products, gradients, fp8, rows, blocks
 
 Results are compared with torch's before they are timed against it. $TESSERA_TORCH_COMPILE=0 turns torch.compile off."""
 import argparse
-import ctypes
 import itertools
 import statistics
 import sys
-import time
 
-import peer_device
-import peer_torch
+import tables_models
 from peer_library import Library, Refusal
+from tables_bench import Bench, show, tensors_of
 
 SMALL_ROWS = [1, 16, 128]
 PRODUCTS = [(4096, 4096, 4096), (8192, 3072, 768), (8192, 11008, 4096)]
@@ -41,12 +41,6 @@ FEATURES = [("plain", {}, (), 1), ("causal", {"mask": 1}, (), 1),
             ("softcap", {"softcap": 30.0}, (), 1), ("ALiBi", {}, ("alibi_slopes",), 1), ("bias", {}, ("bias",), 1),
             ("sinks", {}, ("sinks",), 1), ("dropout", {"dropout_p": 0.1, "seed": 5}, (), 1), ("GQA, 4 to 1", {}, (), 4),
             ("packed", {"max_seqlen_q": SEQLEN, "max_seqlen_k": SEQLEN}, ("cu_seqlens_q", "cu_seqlens_k"), 1)]
-
-
-def tensors_of(shapes, dtype="bf16", **others):
-    """The tensors of a request: those of `shapes` have one dtype, `others` are (shape, dtype)."""
-    given = {name: {"shape": list(shape), "dtype": dtype} for name, shape in shapes.items()}
-    return {**given, **{name: {"shape": list(shape), "dtype": kind} for name, (shape, kind) in others.items()}}
 
 
 def product(m, n, k, activation="none", extra=(), transpose_b=True):
@@ -97,72 +91,6 @@ def visible_share(fields, seqlen):
     return sum(min(i + 1, most) for i in range(seqlen)) / seqlen ** 2
 
 
-# ---- Measuring -----------------------------------------------------------------------------------------------
-
-class Bench:
-    def __init__(self, torch, library, index, budget_s):
-        self.torch, self.library, self.budget_s = torch, library, budget_s
-        self.device = torch.device("cuda", index)
-        self.timing = peer_device.Timing(torch, self.device)
-        self.context = library.context(0, 0, (1, index), self.timing.stream.cuda_stream)
-        self.number_of = None
-
-    def job(self, request):
-        job = peer_torch.Job({"device": str(self.device), "dtype": "bf16", "isa": 0, "threads": 0, "variant": None,
-                              "flags": 0, **request}, self.torch, self.library)
-        self.number_of = job.number_of
-        return job
-
-    def contest(self, request):
-        """Our call, torch's fastest path and its name. Their results agree."""
-        job = self.job(request)
-        found = peer_torch.OPERATIONS[job.op](job)
-        way, path = self.timing.fastest(found.paths)
-        share = peer_torch.compare(job, found, path)[1]
-        if not share <= peer_torch.ALLOWED["bf16"]:
-            raise Refusal(f"torch ({way}) and tessera differ by {share:.2g} of the largest value")
-        return found.ours, path, way
-
-    def ours(self, op, tensors, **fields):
-        return self.library.call(op, self.context, tensors, self.number_of, **fields)
-
-    def variant(self, call):
-        """The name of the variant that the call uses."""
-        call()
-        function = self.library.library.tsr_context_last_variant
-        function.restype = ctypes.c_char_p
-        return function(self.context).decode()
-
-    def in_turns(self, calls):
-        """Measures graphs of the calls in turns; returns each call's median in microseconds."""
-        graphs, samples = [self.timing.graph_of(call) for call in calls], [[] for _ in calls]
-        opened = time.perf_counter()
-        while len(samples[0]) < 5 or time.perf_counter() - opened < self.budget_s * len(calls):
-            for (graph, count), taken in zip(graphs, samples):
-                taken.append(1e6 * self.timing.elapsed(graph.replay) / count)
-        return [peer_device.quantile(taken, 0.5) for taken in samples]
-
-    def random(self, *shape):
-        return self.torch.randn(shape, device=self.device).to(self.torch.bfloat16)
-
-
-def show(title, columns, lines):
-    """Prints a markdown table row by row. If a row cannot be measured, it says why."""
-    print(f"\n## {title}\n\n| {' | '.join(columns)} |\n|{'---|' * len(columns)}", flush=True)
-    for name, measure in lines:
-        try:
-            cells = measure()
-        except Exception as problem:  # noqa: BLE001: the next row may work
-            cells = [f"{type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else ''}"]
-        print("| " + " | ".join([name, *map(text_of, cells), *[""] * (len(columns) - 1 - len(cells))]) + " |", flush=True)
-
-
-def text_of(cell):
-    if not isinstance(cell, float):
-        return str(cell)
-    return f"{cell:.2f}" if cell < 100 else f"{cell:.0f}"
-
-
 # ---- The tables ----------------------------------------------------------------------------------------------
 
 def cold(b):
@@ -173,7 +101,6 @@ def cold(b):
     def lines():
         for m, transpose_b, count in itertools.product(SMALL_ROWS, (True, False), (many, 1)):
             def measure(m=m, transpose_b=transpose_b, count=count):
-                b.job(product(m, n, k))  # sets b.number_of
                 a, c = b.random(m, k), b.random(m, n)
                 weights = [b.random(n, k) for _ in range(count)]
                 ours = [b.ours("matmul_forward", {"a": a, "b": w, "c": c}, alpha=1, has_alpha=1,
@@ -247,7 +174,6 @@ def attention_inputs(b, head_dim, extra, group, is_backward):
 
 
 def features(b):
-    b.job(product(8, 8, 8))  # sets b.number_of
     for op, head_dim in itertools.product(("attention_forward", "attention_backward"), (64, 128)):
         is_backward = op.endswith("backward")
 
@@ -273,7 +199,6 @@ def few(b):
     torch, sdpa = b.torch, b.torch.nn.functional.scaled_dot_product_attention
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.attention.bias import causal_lower_right
-    b.job(product(8, 8, 8))  # sets b.number_of
 
     def measure(batch, head_dim, seqlen_q, seqlen_k):
         q = b.random(batch, seqlen_q, 32, head_dim)
@@ -336,7 +261,8 @@ def small(b):
                                 "torch / ours", "torch's path", "variant"], lines())
 
 
-TABLES = {table.__name__: table for table in (cold, epilogue, bias, features, few, grid, small)}
+TABLES = {table.__name__: table for table in (cold, epilogue, bias, features, few, grid, small, tables_models.models)}
+PARTS = {table.__name__: table for table in tables_models.KINDS}
 
 
 def main():
@@ -347,9 +273,10 @@ def main():
     parser.add_argument("--device", type=int, default=0, help="index of the GPU (0)")
     given = parser.parse_args()
     wanted = given.tables.split(",")
-    unknown = [name for name in wanted if name not in TABLES]
+    known = {**TABLES, **PARTS}
+    unknown = [name for name in wanted if name not in known]
     if unknown:
-        parser.error(f"--tables: unknown table '{unknown[0]}'; the tables are {', '.join(TABLES)}")
+        parser.error(f"--tables: unknown table '{unknown[0]}'; the tables are {', '.join(known)}")
     try:
         import torch
     except ImportError as problem:
@@ -361,7 +288,7 @@ def main():
     torch.manual_seed(1)
     with torch.no_grad(), b.timing.place():
         for name in wanted:
-            TABLES[name](b)
+            known[name](b)
 
 
 if __name__ == "__main__":
