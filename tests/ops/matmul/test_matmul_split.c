@@ -22,7 +22,7 @@ static void every_block_of_k_once(void **state) {
         }
 }
 
-static const int all_rows[] = {16, 32, 48, 64, 72, 96, 128, 144};
+static const int all_rows[] = {16, 32, 48, 64, 72, 80, 96, 112, 128, 144};
 
 // Received sums begin after the stages, after what the last group reads of them, and after the sums. Barriers follow at
 // multiples of 8. Slabs and groups begin at multiples of 1024.

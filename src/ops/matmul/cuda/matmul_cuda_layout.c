@@ -4,14 +4,15 @@
 #include "ops/matmul/cuda/matmul_wgmma_params.h"
 
 enum {
-    LINE_BYTES = 16,          // unit of copies to shared memory
-    UNIT_BYTES = 128,         // per line of a box of planes
-    FMA_PROMOTE = 512,        // as in matmul_fma.cu
-    MMA_PROMOTE = 2048,       // as in matmul_mma.cu
-    WGMMA_PROMOTE = 16384,    // for c of 16 bits, with matmul_wgmma_drift
-    WGMMA_PROMOTE_F32 = 2048, // a drift of 3/4 of the error allowed for sums
-    TF32_PROMOTE = 8192,      // a drift of 1/8 of the rounding of the operands
-    STAGING_ROW = 72 * 4,     // bytes per row of a warp, as in matmul_epilogue.cuh
+    LINE_BYTES = 16,            // unit of copies to shared memory
+    UNIT_BYTES = 128,           // per line of a box of planes
+    FMA_PROMOTE = 512,          // as in matmul_fma.cu
+    MMA_PROMOTE = 2048,         // as in matmul_mma.cu
+    WGMMA_PROMOTE = 16384,      // for c of f16, with matmul_wgmma_drift
+    WGMMA_PROMOTE_BF16 = 65536, // for c of bf16, whose rounding loses eight times as much
+    WGMMA_PROMOTE_F32 = 2048,   // a drift of 3/4 of the error allowed for sums
+    TF32_PROMOTE = 8192,        // a drift of 1/8 of the rounding of the operands
+    STAGING_ROW = 72 * 4,       // bytes per row of a warp, as in matmul_epilogue.cuh
 };
 
 // Arguments: rows and columns of a tile, step along k, stages, blocks per multiprocessor, rate.
@@ -40,6 +41,12 @@ static const struct matmul_cuda_tile fma_tiles[] = {
         m, n, k, stages, 384, 1, ((m) + (n)) * 128 * (stages) + 8 * 4096 + 256 + (n)*8, 0,         \
             promote, rate, cluster, in_turns                                                       \
     }
+// The same kernel; k of the last tiles is shared.
+#define SHARED_TILE(m, n, promote, rate, cluster)                                                  \
+    {                                                                                              \
+        m, n, 64, 4, 384, 1, ((m) + (n)) * 128 * 4 + 8 * 4096 + 256 + (n)*8, 0, promote, rate,     \
+            cluster, false, true                                                                   \
+    }
 // rate: with clusters; alone: without.
 #define WIDE_TILES(k, promote, rate, alone)                                                        \
     WGMMA_TILE(128, 256, k, 4, false, promote, rate, 2),                                           \
@@ -47,12 +54,32 @@ static const struct matmul_cuda_tile fma_tiles[] = {
 #define TILES_IN_TURNS(k, promote, rate, alone)                                                    \
     WGMMA_TILE(128, 128, k, 6, true, promote, rate, 2),                                            \
         WGMMA_TILE(128, 128, k, 6, true, promote, alone, 0)
+// Of matmul_swapped_sm90.cu: stages, staged rows of two warpgroups, barriers.
+#define SWAPPED_TILE(m, n, rate, cluster)                                                          \
+    {                                                                                              \
+        m, n, 64, 4, 384, 1, ((m) + (n)) * 128 * 4 + 2 * MATMUL_SWAPPED_CHUNK(m) * 128 + 64, 0,    \
+            WGMMA_PROMOTE, rate, cluster, false, false, true                                       \
+    }
+#define SWAPPED_TILES(m, n, rate) SWAPPED_TILE(m, n, rate, 2), SWAPPED_TILE(m, n, rate, 0)
 static const struct matmul_cuda_tile wgmma_tiles[] = {
     WIDE_TILES(64, WGMMA_PROMOTE, 5650, 5460),
     WGMMA_TILE(128, 192, 64, 4, false, WGMMA_PROMOTE, 5650, 2),
     WGMMA_TILE(128, 192, 64, 4, false, WGMMA_PROMOTE, 5460, 0),
     WGMMA_TILE(128, 64, 64, 7, false, WGMMA_PROMOTE, 4800, 0),
     TILES_IN_TURNS(64, WGMMA_PROMOTE, 5900, 5700),
+    SHARED_TILE(128, 256, WGMMA_PROMOTE, 5650, 2),
+    SHARED_TILE(128, 256, WGMMA_PROMOTE, 5460, 0),
+    SHARED_TILE(128, 192, WGMMA_PROMOTE, 5650, 2),
+    SHARED_TILE(128, 192, WGMMA_PROMOTE, 5460, 0),
+    SWAPPED_TILES(88, 256, 5300),
+    SWAPPED_TILES(104, 256, 5400),
+    SWAPPED_TILES(112, 256, 5450),
+    SWAPPED_TILES(120, 256, 5450),
+    SWAPPED_TILES(136, 128, 5300),
+    SWAPPED_TILES(152, 128, 5400),
+    SWAPPED_TILES(168, 128, 5450),
+    SWAPPED_TILES(200, 128, 5500),
+    SWAPPED_TILES(240, 128, 5550),
 };
 // For fp32: tf32 at half the rate, and six bf16 products, which take longer.
 #define TILES_OF_F32(k, promote, share)                                                            \
@@ -62,12 +89,14 @@ static const struct matmul_cuda_tile tf32_tiles[] = {TILES_OF_F32(32, TF32_PROMO
 static const struct matmul_cuda_tile bf16x6_tiles[] = {TILES_OF_F32(64, WGMMA_PROMOTE_F32, 5.7)};
 
 // The same as in matmul_fp8_sm90.cu.
-#define FP8_TILE(rate, cluster)                                                                    \
+#define FP8_TILE(rate, cluster, shares_k)                                                          \
     {                                                                                              \
         128, 256, 128, 4, 384, 1, (128 + 256) * 128 * 4 + 8 * 4096 + 128, 0, MATMUL_MAX_SPLIT_K,   \
-            rate, cluster                                                                          \
+            rate, cluster, false, shares_k                                                         \
     }
-static const struct matmul_cuda_tile fp8_tiles[] = {FP8_TILE(10000, 2), FP8_TILE(9700, 0)};
+static const struct matmul_cuda_tile fp8_tiles[] = {
+    FP8_TILE(10000, 2, false), FP8_TILE(9700, 0, false), FP8_TILE(10000, 2, true),
+    FP8_TILE(9700, 0, true)};
 
 // For lines of b along k; along n with 2-byte and with 4-byte elements.
 static const struct matmul_cuda_tile gemv_tiles[] = {
@@ -218,8 +247,9 @@ struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
         copy_operand(p, &l.b, element); // kernels step through both equally
         copy_operand(p, &l.b_up, element);
     }
-    l.tiles_m = tsri_ceil_div(p->m, l.tile->block_m * tsri_max(l.tile->cluster, 1));
-    l.tiles_n = tsri_ceil_div(p->n, is_gated ? l.tile->block_n / 2 : l.tile->block_n);
+    const int64_t cluster = tsri_max(l.tile->cluster, 1), across = l.tile->is_swapped ? cluster : 1;
+    l.tiles_m = tsri_ceil_div(p->m, l.tile->block_m * (cluster / across));
+    l.tiles_n = tsri_ceil_div(p->n, (is_gated ? l.tile->block_n / 2 : l.tile->block_n) * across);
     int64_t k = tsri_max(tsri_ceil_div(p->k, num_splits), 1);
     l.k_of_split = (int64_t)tsri_round_up((size_t)k, (size_t)l.tile->block_k);
     l.num_splits = tsri_max(tsri_ceil_div(p->k, l.k_of_split), 1);
@@ -229,8 +259,10 @@ struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
         l.tiles_m = (p->m + p->num_batches * (block_m - 1)) / block_m;
         l.num_tiles = l.tiles_m * l.tiles_n;
     }
-    const int64_t most =
-        kind == MATMUL_WGMMA && p->c.dtype == TSR_F32 ? WGMMA_PROMOTE_F32 : l.tile->promote;
+    const int64_t most = kind != MATMUL_WGMMA     ? l.tile->promote
+                         : p->c.dtype == TSR_F32  ? WGMMA_PROMOTE_F32
+                         : p->c.dtype == TSR_BF16 ? WGMMA_PROMOTE_BF16
+                                                  : l.tile->promote;
     const int64_t num_parts = tsri_ceil_div(tsri_min(p->k, l.k_of_split), most);
     l.has_sums = num_parts > 1;
     l.blocks_of_part =

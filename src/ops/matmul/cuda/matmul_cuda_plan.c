@@ -13,6 +13,7 @@ enum {
     MAX_SPLITS = 32,         //
     GEMV_K = 3072,           // per part: 48 KiB of shared memory
     MAX_BLOCKS = 0x7fffffff, // per launch
+    SHARED = 10,             // added to a cluster's blocks in rows of tuning files if k is shared
 };
 
 // ---- The cost model ------------------------------------------------------------------------------
@@ -27,10 +28,14 @@ enum {
     PLANES_NS = 1000
 };
 
+// Tiles, of clusters, that are processed at the same time.
+static int64_t at_once_of(const struct matmul_cuda_layout *l, const struct tsri_limits *limits) {
+    return tsri_max(limits->num_sms / tsri_max(l->tile->cluster, 1), 1);
+}
+
 // Rounds of tiles on the busiest multiprocessor, or pair of them.
 static double rounds_of(const struct matmul_cuda_layout *l, const struct tsri_limits *limits) {
-    int64_t at_once = tsri_max(limits->num_sms / tsri_max(l->tile->cluster, 1), 1);
-    return (double)(l->num_tiles / at_once) + (l->num_tiles % at_once > 0 ? 1 : 0);
+    return (double)tsri_ceil_div(l->num_tiles, at_once_of(l, limits));
 }
 
 static double ns_of_copies(const struct matmul_cuda_layout *l, enum matmul_cuda_kind kind) {
@@ -59,6 +64,15 @@ static double parts_of(const struct matmul_cuda_layout *l, double k) {
 // Half of the end of the widest tile takes the same time for a tile of any width.
 static double share_of_width(const struct matmul_cuda_tile *tile) {
     return (256 + tile->block_n) / 512.0;
+}
+
+// Sums that clusters hand over, one after the other if less than a round of tiles is shared.
+static double ns_of_shares(const struct matmul_cuda_layout *l, double rounds) {
+    static const double sums_per_ns = 60; // bytes; written, and read
+    enum { MARK_NS = 800 };
+    const double bytes = 4.0 * l->tile->block_m * l->tile->block_n;
+    if (!l->tile->shares_k) return 0;
+    return bytes / sums_per_ns + ceil(1 / fmin(rounds, 1)) * (MARK_NS + bytes / sums_per_ns);
 }
 
 enum { RICH_NS = 4000, RICH_ACTIVATION_NS = 3000, PART_NS = 6000 };
@@ -90,6 +104,8 @@ static double account_wgmma(const struct matmul_problem *p, const struct matmul_
     static const double at_once = 0.83, in_turns = 0.24, last = 0.7, outside_ns = 0.9;
     const struct matmul_cuda_tile *tile = l->tile;
     const double rounds = rounds_of(l, limits), k = (double)tsri_min(p->k, l->k_of_split);
+    const double of_products =
+        tile->shares_k ? (double)l->num_tiles / (double)at_once_of(l, limits) : rounds;
     const double more = ns_of_end(p, parts_of(l, k));
     // Rows of the last tile that are outside the matrix are copied more slowly.
     const int64_t inside = p->m % tile->block_m;
@@ -107,8 +123,8 @@ static double account_wgmma(const struct matmul_problem *p, const struct matmul_
                              : END_NS * share_of_width(tile) + more * (tile->block_n + 32) / 288.0;
     return LAUNCH_NS - EARLY_NS + (tile->cluster > 1 ? CLUSTER_NS : 0) +
            outside_ns * (double)outside * k / tile->block_k + ns_of_copies(l, MATMUL_WGMMA) +
-           rounds * (products + after) + (tile->in_turns ? (END_NS + more) * last : 0) +
-           ns_of_splits(p, l);
+           of_products * products + rounds * after + ns_of_shares(l, of_products) +
+           (tile->in_turns ? (END_NS + more) * last : 0) + ns_of_splits(p, l);
 }
 
 // For fp32 by wgmma.
@@ -136,7 +152,9 @@ static double account(const struct matmul_problem *p, const struct matmul_cuda_l
     double num_blocks = rounds < tile->blocks_per_sm ? rounds : tile->blocks_per_sm;
     // A single tile leaves units of its multiprocessor idle.
     double idle = 1 + 0.3 * (tile->blocks_per_sm - num_blocks) / tile->blocks_per_sm;
-    return LAUNCH_NS + of_tile * rounds * idle + ns_of_copies(l, kind) + ns_of_splits(p, l);
+    if (tile->shares_k) rounds = (double)l->num_tiles / (double)at_once_of(l, limits);
+    return LAUNCH_NS + of_tile * rounds * idle + ns_of_copies(l, kind) + ns_of_splits(p, l) +
+           ns_of_shares(l, rounds);
 }
 
 // Reading b once, and adding splits, because k is usually split.
@@ -173,7 +191,9 @@ static bool may_have(const struct matmul_problem *p, enum matmul_cuda_kind kind,
         (t->cluster > 1 || p->k % (num_splits * t->block_k) > 0))
         return false;
     if (!matmul_cuda_has_tile(kind, tile, p->a.dtype)) return false;
-    if (t->cluster > 1 && p->m <= t->block_m) return false; // needs two rows of tiles
+    if (t->cluster > 1 && (t->is_swapped ? p->n <= t->block_n : p->m <= t->block_m))
+        return false; // needs two tiles
+    if (t->is_swapped && (p->num_batches > 1 || !matmul_cuda_wgmma_is_short(p))) return false;
     if (kind == MATMUL_WGMMA && p->b_up.data != NULL && t->block_n % 128 != 0)
         return false; // units of b and b_up come in pairs
     return !matmul_is_fp8(p->a.dtype) || kind != MATMUL_FMA || tile == MATMUL_FMA_FP8_TILE;
@@ -193,7 +213,7 @@ static bool choice_of(const struct matmul_problem *p, enum matmul_cuda_kind kind
         .tile = tile,
         .num_splits = tsri_max(wanted, least),
         .block = {t->block_m, t->block_n,
-                  has_clusters && wanted == 1 ? tsri_max(t->cluster, 1)
+                  has_clusters && wanted == 1 ? tsri_max(t->cluster, 1) + (t->shares_k ? SHARED : 0)
                   : has_clusters              ? 1 + wanted
                                               : wanted},
         .ns = may_have(p, kind, tile, t, wanted) ? 0 : (double)INFINITY};
@@ -205,7 +225,12 @@ static double ns_of(const struct matmul_problem *p, enum matmul_cuda_kind kind,
     const struct matmul_cuda_layout l =
         matmul_cuda_layout(p, kind, choice->tile, choice->num_splits);
     const bool has_room = l.shared_bytes <= limits->shared_bytes_per_block;
-    return has_room ? account(p, &l, kind, limits) : (double)INFINITY;
+    const bool may_share = (limits->flags & TSR_BATCH_INVARIANT) == 0 &&
+                           matmul_cuda_may_share(p, &l, at_once_of(&l, limits));
+    const bool may_swap = (limits->flags & TSR_BATCH_INVARIANT) == 0 && !l.a.is_mn && !l.has_sums;
+    if (!has_room || (l.tile->shares_k && !may_share) || (l.tile->is_swapped && !may_swap))
+        return (double)INFINITY;
+    return account(p, &l, kind, limits);
 }
 
 bool matmul_cuda_choice_of(const struct matmul_problem *p, enum matmul_cuda_kind kind,
@@ -271,16 +296,22 @@ void matmul_cuda_plan_mma(const void *problem, const struct tsri_limits *limits,
     plan(problem, MATMUL_MMA, limits, p);
 }
 
+size_t matmul_cuda_shares_at(const struct matmul_cuda_layout *l, int64_t num_blocks) {
+    const int64_t of_block =
+        l->tile->block_m * l->tile->block_n * (l->tile->in_turns ? 2 : 1) * (int64_t)sizeof(float);
+    return l->workspace_bytes + (l->has_sums ? (size_t)(num_blocks * of_block) : 0);
+}
+
 // One block per multiprocessor; each processes tile after tile.
 static void plan_ring(const void *problem, enum matmul_cuda_kind kind,
                       const struct tsri_limits *limits, struct tsri_plan *p) {
     plan(problem, kind, limits, p);
     const struct matmul_cuda_layout l =
         matmul_cuda_layout(problem, kind, (int)p->block_k, p->grain);
-    const int64_t cluster = tsri_max(l.tile->cluster, 1);
-    const int64_t of_block = p->block_m * p->block_n * (l.tile->in_turns ? 2 : 1);
-    p->num_tasks = tsri_min(l.num_tiles, tsri_max(limits->num_sms / cluster, 1)) * cluster;
-    if (l.has_sums) p->workspace_bytes += (size_t)(p->num_tasks * of_block) * sizeof(float);
+    const int64_t cluster = tsri_max(l.tile->cluster, 1), at_once = at_once_of(&l, limits);
+    p->num_tasks = (l.tile->shares_k ? at_once : tsri_min(l.num_tiles, at_once)) * cluster;
+    p->workspace_bytes =
+        matmul_cuda_shares_at(&l, p->num_tasks) + matmul_cuda_shares_bytes(&l, p->num_tasks);
 }
 
 void matmul_cuda_plan_wgmma(const void *problem, const struct tsri_limits *limits,

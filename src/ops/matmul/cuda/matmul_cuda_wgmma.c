@@ -18,10 +18,11 @@ enum {
 
 // An operand or its copy, which may not exist yet.
 static bool map_operand(const struct matmul_problem *p, const struct matmul_matrix *t,
-                        const struct matmul_cuda_operand *o, const void *copy,
+                        const struct matmul_cuda_operand *o, const void *copy, int box_lines,
                         struct tsri_tensor_map_args *args, int is_batched[MATMUL_MAX_BATCH_DIMS]) {
-    *args = (struct tsri_tensor_map_args){
-        .data = o->is_copied ? copy : t->data, .dtype = t->dtype, .box = {UNIT, UNIT, 1, 1, 1}};
+    *args = (struct tsri_tensor_map_args){.data = o->is_copied ? copy : t->data,
+                                          .dtype = t->dtype,
+                                          .box = {UNIT, box_lines, 1, 1, 1}};
     return matmul_cuda_map_lines(p, o->is_copied ? o->batch : t->batch, o->width, o->lines, o->line,
                                  args, is_batched);
 }
@@ -40,15 +41,30 @@ bool matmul_cuda_wgmma_serves(const void *problem, const struct tsri_limits *lim
     if (tsri_ceil_div(p->m, 2 * UNIT) * tsri_ceil_div(p->n, UNIT) > MAX_TILES / p->num_batches)
         return false;
     const void *copy = (const void *)(uintptr_t)256; // aligned like the workspace
-    return map_operand(p, &p->a, &l.a, copy, &map, is_batched) &&
-           map_operand(p, &p->b, &l.b, copy, &map, is_batched) &&
-           (p->b_up.data == NULL || map_operand(p, &p->b_up, &l.b_up, copy, &map, is_batched));
+    return map_operand(p, &p->a, &l.a, copy, UNIT, &map, is_batched) &&
+           map_operand(p, &p->b, &l.b, copy, UNIT, &map, is_batched) &&
+           (p->b_up.data == NULL ||
+            map_operand(p, &p->b_up, &l.b_up, copy, UNIT, &map, is_batched));
 }
 
 // ---- Kernels ----------------------------------------------------------------------------------
 
+// Swapped tiles take b for wgmma's a.
+static struct tsri_cuda_program swapped_program_of(const struct matmul_cuda_tile *tile,
+                                                   tsr_dtype dtype, bool b_is_mn) {
+    return (struct tsri_cuda_program){.source = "ops/matmul/cuda/matmul_swapped_sm90.cu",
+                                      .entry = "matmul_swapped",
+                                      .num_defines = 5,
+                                      .defines = {{"DTYPE", (int)dtype},
+                                                  {"BLOCK_M", tile->block_n},
+                                                  {"BLOCK_N", tile->block_m},
+                                                  {"STAGES", tile->stages},
+                                                  {"A_IS_MN", b_is_mn}}};
+}
+
 static struct tsri_cuda_program program_of(const struct matmul_cuda_tile *tile, tsr_dtype dtype,
                                            bool a_is_mn, bool b_is_mn) {
+    if (tile->is_swapped) return swapped_program_of(tile, dtype, b_is_mn);
     return (struct tsri_cuda_program){.source = "ops/matmul/cuda/matmul_wgmma_sm90.cu",
                                       .entry = "matmul_wgmma",
                                       .num_defines = 7,
@@ -66,14 +82,17 @@ bool matmul_cuda_wgmma_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_prog
     int num_tiles;
     const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(MATMUL_WGMMA, &num_tiles);
     for (int i = 0; i < num_tiles * LAYOUTS; i++) {
-        if (tiles[i / LAYOUTS].cluster > 1) continue; // same kernel as without clusters
+        if (tiles[i / LAYOUTS].cluster > 1 || tiles[i / LAYOUTS].shares_k)
+            continue; // the kernel of the same tile without
+        if (tiles[i / LAYOUTS].is_swapped && (i & 1)) continue; // its a runs along k
         if ((*index)-- > 0) continue;
         *program = program_of(&tiles[i / LAYOUTS], dtype, i & 1, i & 2);
         // Rare: both transposed, which neither a layer nor its gradients use; f16 with few tiles; and cases that
         // cuda-split usually serves.
         const int block_n = tiles[i / LAYOUTS].block_n;
         program->is_rare = i % LAYOUTS == 1 || (block_n % 128 != 0 && dtype == TSR_F16) ||
-                           (block_n == 192 && i % 2 == 0);
+                           (block_n == 192 && i % 2 == 0) ||
+                           (tiles[i / LAYOUTS].is_swapped && dtype == TSR_F16);
         return true;
     }
     return false;
@@ -103,17 +122,22 @@ static tsr_status map_all(tsr_context *ctx, const struct matmul_problem *p,
     TSRI_TRY(matmul_cuda_place(ctx, p, &p->b, p->b.col, p->b.row, &l->b, b, &unused));
     TSRI_TRY(matmul_cuda_place(ctx, p, &p->b_up, p->b_up.col, p->b_up.row, &l->b_up, b_up,
                                &params->matmul.b_up));
-    (void)map_operand(p, &p->a, &l->a, workspace, &map, params->a_batch);
+    const int rows = l->tile->block_m;
+    const int of_a = !l->tile->is_swapped   ? UNIT
+                     : l->tile->cluster > 1 ? MATMUL_SWAPPED_HALF(rows)
+                                            : rows;
+    (void)map_operand(p, &p->a, &l->a, workspace, of_a, &map, params->a_batch);
     TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params->a));
-    (void)map_operand(p, &p->b, &l->b, b, &map, params->b_batch);
+    (void)map_operand(p, &p->b, &l->b, b, UNIT, &map, params->b_batch);
     TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params->b));
     if (p->b_up.data != NULL) {
-        (void)map_operand(p, &p->b_up, &l->b_up, b_up, &map, params->b_up_batch);
+        (void)map_operand(p, &p->b_up, &l->b_up, b_up, UNIT, &map, params->b_up_batch);
         TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params->b_up));
     }
     params->has_c_map = matmul_cuda_map_rows(p, &p->c, &map);
     if (!params->has_c_map) return TSR_OK;
     params->end = matmul_cuda_wgmma_end(p);
+    if (l->tile->is_swapped) map.box[1] = MATMUL_SWAPPED_CHUNK(rows);
     TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params->c));
     params->has_residual_map = p->residual.data != NULL && p->residual.dtype == p->a.dtype &&
                                p->c.dtype == p->a.dtype &&
@@ -124,15 +148,18 @@ static tsr_status map_all(tsr_context *ctx, const struct matmul_problem *p,
 
 struct matmul_wgmma_params matmul_cuda_wgmma_params(const struct matmul_problem *p,
                                                     const struct matmul_cuda_layout *l,
-                                                    char *workspace) {
+                                                    int64_t num_blocks, char *workspace) {
     const int cluster = (int)tsri_max(l->tile->cluster, 1);
     struct matmul_wgmma_params params = {
         .matmul = {.tiles_m = l->tiles_m,
                    .tiles_n = l->tiles_n,
                    .num_splits = 1,
-                   .group_m = GROUP_ROWS / (l->tile->block_m * cluster)},
+                   .group_m =
+                       GROUP_ROWS / (l->tile->block_m * (l->tile->is_swapped ? 1 : cluster))},
         .sums = l->has_sums ? (float *)(void *)(workspace + l->workspace_bytes) : NULL,
         .num_tiles = (unsigned)l->num_tiles,
+        .shares =
+            matmul_cuda_shares(p, l, num_blocks, workspace + matmul_cuda_shares_at(l, num_blocks)),
         .blocks_of_part = l->blocks_of_part,
         .cluster = cluster,
     };
@@ -160,7 +187,7 @@ tsr_status matmul_cuda_wgmma_run(tsr_context *ctx, const void *problem,
     const struct matmul_problem *p = problem;
     const struct matmul_cuda_layout l =
         matmul_cuda_layout(p, MATMUL_WGMMA, (int)plan->block_k, plan->grain);
-    struct matmul_wgmma_params params = matmul_cuda_wgmma_params(p, &l, workspace);
+    struct matmul_wgmma_params params = matmul_cuda_wgmma_params(p, &l, plan->num_tasks, workspace);
     if (p->c.dtype != TSR_F32)
         params.matmul.alpha *= 1 + matmul_wgmma_drift(l.blocks_of_part * l.tile->block_k) / 2;
     TSRI_TRY(map_all(ctx, p, &l, workspace, &params));

@@ -38,9 +38,9 @@ DEVICE void give_turn(int group) {
 DEVICE void multiply(float acc[TILES_M][EIGHTS][4], struct worker *me, int cluster, int num_blocks,
                      int gives_turn) {
     const int first_unit = IN_TURNS ? 0 : me->group * TILES_M;
-    int before = 0;
+    int before = 0, block = 0;
 #pragma unroll 1
-    for (int block = 0; block < num_blocks; block++) {
+    do { // not `for`: registers would be spilled around a loop that may be empty
         const unsigned stage = me->base + me->ring.stage * STAGE_BYTES;
         const unsigned long long a = wgmma_tile(stage + first_unit * UNIT_BYTES, A_SLAB),
                                  b = wgmma_tile(stage + UNITS_A * UNIT_BYTES, B_SLAB);
@@ -57,7 +57,7 @@ DEVICE void multiply(float acc[TILES_M][EIGHTS][4], struct worker *me, int clust
         if (block > 0) release(me->base, before, cluster, me->lane);
         before = me->ring.stage;
         ring_advance(&me->ring, STAGES);
-    }
+    } while (++block < num_blocks);
     if (IN_TURNS && gives_turn) give_turn(me->group ^ 1);
     WGMMA_WAIT(0);
 #pragma unroll

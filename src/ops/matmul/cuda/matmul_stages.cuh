@@ -5,6 +5,7 @@
 //     BLOCK_K: columns of k per stage; they are 128 bytes of a line if lines run along k,
 //     IN_TURNS: 0: each warpgroup multiplies half of a tile's rows; 1: the groups alternate between tiles, and one finishes
 //         its tile during the other's products
+//     STAGING_OF_BLOCK, or not: bytes of the memory through which tiles go to c, in place of two tiles of 16 rows a warp
 //
 // Tiles in shared memory consist of units of 64 lines: 64 rows (or columns of b) with BLOCK_K of k, or, if lines of the
 // operand run along m or n, 64 of k with 64 rows. Both are 8 KiB, copied in one box each; a unit of b belongs to b or
@@ -32,14 +33,18 @@ enum {
     UNIT_BYTES = UNIT * 128,
     UNITS_A = BLOCK_M / UNIT,
     UNITS_B = BLOCK_N / UNIT,
-    STAGE_BYTES = (UNITS_A + UNITS_B) * UNIT_BYTES,
+    STAGE_BYTES = (BLOCK_M + BLOCK_N) * 128,
     TILES_M = IN_TURNS ? UNITS_A : UNITS_A / GROUPS, // of 64 rows, per warpgroup
     READERS = IN_TURNS ? 4 : WARPS,                  // warps per block that read a stage
     EIGHTS = BLOCK_N / 8,
     STAGED_BYTES = 2048,              // 16 rows of 128 bytes
     STAGING_BYTES = 2 * STAGED_BYTES, // per warp
     STAGING_AT = STAGES * STAGE_BYTES,
+#ifdef STAGING_OF_BLOCK
+    FULL_AT = STAGING_AT + STAGING_OF_BLOCK,
+#else
     FULL_AT = STAGING_AT + WARPS * STAGING_BYTES,
+#endif
     EMPTY_AT = FULL_AT + 8 * STAGES,
 };
 

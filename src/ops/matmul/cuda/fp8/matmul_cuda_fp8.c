@@ -125,6 +125,9 @@ tsr_status matmul_cuda_fp8_run(tsr_context *ctx, const void *problem, const stru
                    .num_splits = 1,
                    .group_m = (int)(GROUP_ROWS / rows)},
         .num_tiles = (unsigned)l.num_tiles,
+        .cluster = (int)tsri_max(l.tile->cluster, 1),
+        .shares = matmul_cuda_shares(p, &l, plan->num_tasks,
+                                     bytes + matmul_cuda_shares_at(&l, plan->num_tasks)),
     };
     matmul_cuda_set_output(p, &params.matmul);
     TSRI_TRY(map_placed(ctx, p, &p->a, p->a.row, p->a.col, &l.a, bytes + l.a_at, &params.a,
@@ -144,6 +147,7 @@ tsr_status matmul_cuda_fp8_run(tsr_context *ctx, const void *problem, const stru
         .num_threads = l.tile->num_threads,
         .shared_bytes = l.shared_bytes,
         .cluster_blocks = l.tile->cluster,
+        .is_early = true,
         .params = &params,
     };
     return tsri_cuda_launch(op_name, queue, &program, &launch);

@@ -15,15 +15,16 @@ enum {
     LEAST_ROWS = 16, // of a tile
     LEAST_K = 128,   // columns of k from which a separate split pays
     MAX_K = 1 << 28,
-    MOST_OF_SUM = 16384, // columns of k that tensor cores sum for c in 16 bits, as in cuda-wgmma
-    MAX_SIZE = 1 << 30,  // of m and n, because coordinates are 32-bit
+    MOST_OF_SUM = 16384,      // columns of k that tensor cores sum for c in f16, as in cuda-wgmma
+    MOST_OF_SUM_BF16 = 65536, // and in bf16
+    MAX_SIZE = 1 << 30,       // of m and n, because coordinates are 32-bit
     MAX_BLOCKS = 1 << 30,
     FEW_ROWS = 256,
 };
 
 // ---- Tiles and splits ---------------------------------------------------------------------------
 
-static const int all_rows[] = {16, 32, 48, 64, 72, 96, 128, 144}; // of a tile
+static const int all_rows[] = {16, 32, 48, 64, 72, 80, 96, 112, 128, 144}; // of a tile
 static const int all_clusters[] = {1, 2, 3, 4, MATMUL_SPLIT_MOST_SPLITS, 210, 120, 220, 240, 420};
 enum { ONE_UNIT, TWO_UNITS, EVEN, NUM_WIDTHS }; // columns of a tile: 64, 128, or an even share
 
@@ -66,13 +67,15 @@ static bool choice_of(const struct matmul_problem *p, const struct tsri_limits *
                                          : 2 * UNIT;
     if (width == EVEN && (cols % UNIT == 0 || !matmul_split_is_streamed(p, ways.b_is_mn)))
         return true;
-    if (is_sharing && (width == EVEN || !may_share(p, ways, rows, cols, cluster))) return true;
+    if (is_sharing && !may_share(p, ways, rows, cols, cluster)) return true;
     *l = matmul_split_lay_out(p, ways.b_is_mn, rows, cols, cluster, num_sms);
     if (is_sharing && l->num_blocks > num_sms) return true; // blocks that share must run at once
     // Under TSR_BATCH_INVARIANT, every number of rows adds in the same way.
     const bool adds_parts = p->c.dtype == TSR_F32 || !may_split;
     if (!matmul_split_has_parts(rows) &&
-        matmul_split_k_of_part(l) > (adds_parts ? MATMUL_SPLIT_PROMOTE : MOST_OF_SUM))
+        matmul_split_k_of_part(l) > (adds_parts               ? MATMUL_SPLIT_PROMOTE
+                                     : p->c.dtype == TSR_BF16 ? MOST_OF_SUM_BF16
+                                                              : MOST_OF_SUM))
         return true;
     if (l->shared_bytes <= MATMUL_SPLIT_MOST_BYTES)
         *ns = matmul_split_account(p, l, ways.b_is_mn, num_sms);
@@ -114,8 +117,9 @@ static bool may_prefer(const struct matmul_problem *p, const struct matmul_split
     const int shared = l->share_m * l->share_n;
     const bool has_others = p->b_up.data == NULL; // a gate's stages are twice as large
     if (p->a.dtype == TSR_F16 && l->rows <= 32 && l->tile.slabs == 1 && has_others) return false;
-    return shared == 1 || (shared == 2 && matmul_split_may_prefer_shared(l->rows) &&
-                           p->n % 8 == 0 && (l->tiles_n - 1) * l->tile.cols < p->n);
+    return shared == 1 ||
+           (shared == 2 && matmul_split_may_prefer_shared(l->rows, l->tile.cols % UNIT != 0) &&
+            p->n % 8 == 0 && (l->tiles_n - 1) * l->tile.cols < p->n);
 }
 
 // The fastest choice among those that a tuning row allows, if one of them is possible; else among all.
@@ -222,7 +226,9 @@ bool matmul_cuda_split_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_prog
     // Rare: f16 with few tiles, half stages of few rows, and the widest tile; and shared tiles that the cost model
     // never prefers.
     program->is_rare = rows == 144 || (dtype == TSR_F16 && (rows > 32 || slabs == 1) && rows != 64);
-    if (shares) program->is_rare = dtype == TSR_F16 || !matmul_split_may_prefer_shared(rows);
+    if (shares)
+        program->is_rare = dtype == TSR_F16 || !(matmul_split_may_prefer_shared(rows, true) ||
+                                                 matmul_split_may_prefer_shared(rows, false));
     return true;
 }
 

@@ -195,24 +195,36 @@ static double account_tiles(const struct matmul_problem *p, const struct matmul_
 }
 
 // The same for small m and a b that comes from memory. A multiprocessor reads about 36 bytes per ns from it, so the one
-// with the most blocks decides the time; a is read from the second-level cache meanwhile.
+// with the most blocks decides the time, unless it is a, which comes from the second-level cache.
 static double account_streamed(const struct matmul_problem *p, const struct matmul_split_layout *l,
                                int num_sms) {
-    enum { SM_BYTES_PER_NS = 36, A_BYTES_PER_NS = 20000, PARTS_NS = 300, ALONE_NS = 500 };
+    enum {
+        SM_BYTES_PER_NS = 36,
+        SM_INTAKE_PER_NS = 110, // from memory and cache
+        CACHE_BYTES_PER_NS = 7800,
+        A_BYTES_PER_NS = 20000,
+        PARTS_NS = 300,
+        SHARED_NS = 300,
+        ALONE_NS = 500
+    };
     if (l->tiles_m > 1 || matmul_split_blocks_of_cluster(l) > 2)
         return INFINITY; // larger clusters leave multiprocessors unused
     const double blocks = (double)l->num_blocks, b = matmul_split_bytes_of_b(p);
     const double rounds = (double)tsri_ceil_div(l->num_blocks, num_sms);
-    const double of_sm = b / blocks * rounds / SM_BYTES_PER_NS,
-                 of_all = b / MATMUL_SPLIT_MEMORY_BYTES_PER_NS;
-    const double a = blocks * (double)matmul_split_k_of_part(l) * l->rows * 2;
+    const double a_of_block = (double)matmul_split_k_of_part(l) * l->rows * 2;
+    const double a = blocks * a_of_block / l->share_n;
+    const double times[] = {
+        b / blocks * rounds / SM_BYTES_PER_NS, b / MATMUL_SPLIT_MEMORY_BYTES_PER_NS,
+        (b / blocks + a_of_block) * rounds / SM_INTAKE_PER_NS, (a + b) / CACHE_BYTES_PER_NS};
+    double longest = 0;
+    for (int i = 0; i < TSRI_COUNT(times); i++) longest = fmax(longest, times[i]);
     return MATMUL_SPLIT_LAUNCH_NS + (l->blocks_of_sm == 1 ? ALONE_NS : 0) +
-           (l->num_splits > 1 ? PARTS_NS : 0) + (of_sm > of_all ? of_sm : of_all) +
+           (l->num_splits > 1 ? PARTS_NS : 0) + (l->share_n > 1 ? SHARED_NS : 0) + longest +
            a / A_BYTES_PER_NS;
 }
 
 bool matmul_split_is_streamed(const struct matmul_problem *p, bool b_is_mn) {
-    enum { FEW_ROWS = 64 };
+    enum { FEW_ROWS = 144 };
     return p->m <= FEW_ROWS && !b_is_mn && matmul_split_bytes_of_b(p) > MATMUL_SPLIT_CACHE_BYTES;
 }
 

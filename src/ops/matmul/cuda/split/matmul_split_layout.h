@@ -34,8 +34,10 @@ struct matmul_split_layout {
 struct matmul_split_layout matmul_split_lay_out(const struct matmul_problem *p, bool b_is_mn,
                                                 int rows, int cols, int cluster, int num_sms);
 int matmul_split_blocks_of_cluster(const struct matmul_split_layout *l);
-// Numbers of rows for which sharing blocks are chosen.
-static inline bool matmul_split_may_prefer_shared(int rows) { return rows == 48 || rows == 96; }
+// Numbers of rows for which blocks that share copies are chosen, where tiles have even columns or other ones.
+static inline bool matmul_split_may_prefer_shared(int rows, bool is_even) {
+    return is_even ? rows >= 64 && rows % 16 == 0 : rows == 48 || rows == 96;
+}
 
 // The number of blocks of k (one stage each) of the whole product; the most columns of k of a part.
 int64_t matmul_split_blocks_of_k(const struct matmul_problem *p, const struct matmul_split_tile *t);

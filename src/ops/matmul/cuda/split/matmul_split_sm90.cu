@@ -8,14 +8,13 @@
 // Floor: 2 m n k FLOPs, a and b read once. Limit: what a tile takes in, at up to 110 bytes a ns into a multiprocessor (H200), and
 // the start of a launch; with few rows beside a large b, reading b from memory. Figures: docs/kernels/matmul_cuda_split.md.
 // The host defines
-//     DTYPE, ROWS (16, 32, 48, 64, 72, 96, 128 or 144: rows of c of a tile), SLABS (1 or 2 slabs of 64 of k per stage),
+//     DTYPE, ROWS (16, 32, 48, 64, 72, 80, 96, 112, 128 or 144: rows of c of a tile), SLABS (1 or 2 slabs of 64 of k per stage),
 //     SHARES (1: blocks of a cluster have a tile each and share their copies)
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/tma.cuh"
-#include "cuda/device/wgmma.cuh"
+#include "cuda/device/wgmma_columns.cuh"
 #include "ops/matmul/cuda/matmul_epilogue.cuh"
 #include "ops/matmul/cuda/split/matmul_split_params.h"
-#include "ops/matmul/cuda/split/matmul_split_products.cuh"
 
 #if !defined(ROWS) || !defined(SLABS) || !defined(SHARES)
 #error "ROWS, SLABS and SHARES are not all defined"
@@ -41,17 +40,21 @@ enum {
 #elif ROWS == 32
 #define PRODUCT WGMMA_TILES_32
 #elif ROWS == 48
-#define PRODUCT SPLIT_TILES_48
+#define PRODUCT WGMMA_TILES_48
 #elif ROWS == 64
 #define PRODUCT WGMMA_TILES_64
 #elif ROWS == 72
-#define PRODUCT SPLIT_TILES_72
+#define PRODUCT WGMMA_TILES_72
+#elif ROWS == 80
+#define PRODUCT WGMMA_TILES_80
 #elif ROWS == 96
-#define PRODUCT SPLIT_TILES_96
+#define PRODUCT WGMMA_TILES_96
+#elif ROWS == 112
+#define PRODUCT WGMMA_TILES_112
 #elif ROWS == 128
 #define PRODUCT WGMMA_TILES_128
 #else
-#define PRODUCT SPLIT_TILES_144
+#define PRODUCT WGMMA_TILES_144
 #endif
 
 extern __shared__ __align__(1024) unsigned char shared[];
@@ -267,7 +270,8 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
     unsigned bias[2];
     if (SHARES) cluster_wait();
     wait_for_primary();
-    fetch_bias(bias, &w.matmul, place.index, place.col, warp, lane);
+    fetch_columns(bias, &w.matmul, place.index[2] * w.matmul.groups.bias, place.col + warp * 16,
+                  lane);
 #define MULTIPLY(b_is_mn, a_is_mn)                                                                 \
     multiply(acc, &w, &place, base, barriers, warp, lane, b_is_mn, a_is_mn)
     if (A_MAY_BE_MN && w.matmul.a_is_mn) {
@@ -297,7 +301,7 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
     if (w.is_short) {
         float alpha = w.matmul.alpha;
         if (w.matmul.bias != 0 || w.matmul.activation != ACTIVATION_NONE) {
-            finish_halves(&w.matmul, bias, acc, mine.count);
+            finish_columns(&w.matmul, bias, acc, EIGHTS, mine.count);
             alpha = 1;
         }
         store_halves(&w, place.index, row, place.col, acc, alpha, mine.count, warp, lane);

@@ -10,7 +10,7 @@
 
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/tma.cuh"
-#include "ops/matmul/cuda/matmul_epilogue.cuh"
+#include "ops/matmul/cuda/matmul_columns.cuh"
 #include "ops/matmul/cuda/split/matmul_split_params.h"
 
 enum { OF_EIGHT = MATMUL_SPLIT_EIGHT };
@@ -76,57 +76,6 @@ DEVICE void exchange_parts(float acc[EIGHTS][4], int part, unsigned at, unsigned
 }
 
 // ---- To c -----------------------------------------------------------------------------------------
-
-// Stores four 8 x 8 matrices of 16-bit elements like store_matrices, but transposed.
-DEVICE void store_matrices_transposed(unsigned to, const unsigned x[4]) {
-    asm volatile(
-        "stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
-        "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
-        : "memory");
-}
-
-// Products times alpha with bias and activation, if there are any. kind is a constant; NONE and RELU share one kind,
-// cut off below `least`. A thread's products are in two columns of c.
-DEVICE void activate_halves(const struct matmul_params *p, const float bias[2],
-                            float acc[EIGHTS][4], int count, const int kind) {
-    const float least = p->activation == ACTIVATION_RELU ? 0 : -INFINITE;
-#pragma unroll
-    for (int i = 0; i < EIGHTS; i++) {
-        if (i < count)
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const float x = fmaf(acc[i][j], p->alpha, bias[j / 2]);
-                acc[i][j] =
-                    kind == ACTIVATION_NONE ? max_or_nan(x, least) : activate_rounded(kind, x);
-            }
-    }
-}
-
-// Starts loading the bias of a thread's columns, before the products.
-DEVICE void fetch_bias(unsigned fetched[2], const struct matmul_params *p, const long long index[3],
-                       int col, int warp, int lane) {
-    const long long first = index[2] * p->groups.bias;
-    col += warp * 16 + lane / 4;
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        fetched[j] = 0;
-        if (p->bias != 0 && col + j * 8 < p->n)
-            fetched[j] = fetch_either(p->bias, first + col + j * 8, p->bias_is_f32);
-    }
-}
-
-// One copy of the code per kind, without branches between numbers, so that their latencies overlap.
-DEVICE void finish_halves(const struct matmul_params *p, const unsigned fetched[2],
-                          float acc[EIGHTS][4], int count) {
-    const float bias[2] = {fetched_either(fetched[0], p->bias_is_f32),
-                           fetched_either(fetched[1], p->bias_is_f32)};
-    switch (p->activation) {
-    case ACTIVATION_GELU: activate_halves(p, bias, acc, count, ACTIVATION_GELU); break;
-    case ACTIVATION_GELU_TANH: activate_halves(p, bias, acc, count, ACTIVATION_GELU_TANH); break;
-    case ACTIVATION_SILU: activate_halves(p, bias, acc, count, ACTIVATION_SILU); break;
-    default: activate_halves(p, bias, acc, count, ACTIVATION_NONE);
-    }
-}
 
 // Stores numbers times alpha in 16 bits; a warp has 16 columns of c and transposes them itself.
 DEVICE void store_halves(const struct matmul_split_params *w, const long long index[3], int row,

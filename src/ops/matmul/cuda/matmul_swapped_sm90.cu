@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// c (m x n) = a (m x k) b (k x n) for 16-bit dtypes like matmul_wgmma_sm90.cu, but columns of b are the 64 rows of wgmma and
+// rows of a its columns. So a tile may have any multiple of eight rows of c, and few of them lie beyond m. Columns of c: 64
+// of every 128 or 256 belong to a warpgroup. The two blocks of a cluster have tiles beside each other; each copies half of
+// the rows of a, for both.
+// Floor: 2 m n k FLOPs at 989 TFLOP/s (H200, bf16). Limit: the card's power, or what a multiprocessor takes in, 64 bytes a
+// clock: 88 x 256 asks for all of them. Figures: docs/kernels/matmul_cuda_wgmma.md.
+// The host defines
+//     DTYPE, BLOCK_M (columns of c: 128 or 256), BLOCK_N (rows of c), STAGES, A_IS_MN (1: lines of b run along n)
+#define BLOCK_K 64
+#define IN_TURNS 0
+#define B_IS_MN 0
+#define CHUNK MATMUL_SWAPPED_CHUNK(BLOCK_N) // rows of c that are staged at a time
+#define STAGING_OF_BLOCK (2 * CHUNK * 128)  // 64 columns for each warpgroup
+#include "cuda/device/wgmma_columns.cuh"
+#include "ops/matmul/cuda/matmul_wgmma_params.h"
+#define PASTE(x, y) x##y
+#define TILES(rows) PASTE(WGMMA_TILES_, rows)
+#define PRODUCT(c, a, b, is_more) TILES(BLOCK_N)(c, a, b, is_more, A_IS_MN, B_IS_MN)
+#include "cuda/device/activation.cuh"
+#include "ops/matmul/cuda/matmul_columns.cuh"
+#include "ops/matmul/cuda/matmul_shares.cuh"
+
+enum {
+    HALF =
+        (BLOCK_N / 8 + 1) / 2 *
+        8, // lines of a that a block of a cluster copies: both copy the middle eight if it is odd
+    OF_CHUNK = CHUNK / 8,
+};
+static_assert(CHUNK % 8 == 0, "chunks are whole eights of rows");
+
+struct place {
+    int row, col; // in c
+};
+
+DEVICE struct place find_place(const struct matmul_wgmma_params *w, unsigned number, int rank) {
+    const struct matmul_wgmma_place in_tiles =
+        matmul_wgmma_place(number, (unsigned)w->matmul.tiles_m, (unsigned)w->matmul.tiles_n,
+                           (unsigned)w->matmul.group_m);
+    return {(int)in_tiles.row * BLOCK_N, (int)(in_tiles.col * w->cluster + rank) * BLOCK_M};
+}
+
+DEVICE unsigned blocks_of(const struct matmul_wgmma_params *w) {
+    return ((unsigned)w->matmul.k + BLOCK_K - 1) / BLOCK_K;
+}
+
+// ---- Copies -----------------------------------------------------------------------------------
+
+// One thread keeps the ring full; the whole warp runs the loop, so that the compiler can use uniform addresses.
+DEVICE void copy_part(const struct matmul_wgmma_params *w, struct ring *ring, unsigned base,
+                      int rank, const struct place place, const struct work *work, int is_elected) {
+    const int is_cluster = w->cluster > 1, bytes = STAGE_BYTES + (2 * HALF - BLOCK_N) * 128;
+    const int share = rank * (BLOCK_N - HALF); // first line of this block's share
+#pragma unroll 1
+    for (int k = work->first * BLOCK_K; k < work->end * BLOCK_K; k += BLOCK_K) {
+        const unsigned stage = base + ring->stage * STAGE_BYTES,
+                       full = base + FULL_AT + 8 * ring->stage;
+        barrier_wait(full + (EMPTY_AT - FULL_AT), ring->parity ^ 1);
+        if (is_elected) barrier_expect(full, is_cluster ? bytes : STAGE_BYTES);
+#pragma unroll
+        for (int u = 0; u < UNITS_A; u++) {
+            const int col = place.col + u * UNIT;
+            const int at[5] = {A_IS_MN ? col : k, A_IS_MN ? k : col, 0, 0, 0};
+            if (is_elected) tma_load(stage + u * UNIT_BYTES, &w->b, at, full);
+        }
+        const unsigned to = stage + UNITS_A * UNIT_BYTES;
+        const int at[5] = {k, place.row + (is_cluster ? share : 0), 0, 0, 0};
+        if (is_cluster) {
+            if (is_elected) tma_load_to_all(to + share * 128, &w->a, at, full, 3);
+        } else {
+            if (is_elected) tma_load(to, &w->a, at, full);
+        }
+        ring_advance(ring, STAGES);
+    }
+}
+
+// ---- From accumulators to c -----------------------------------------------------------------------
+
+DEVICE void meet_group(const struct worker *me) {
+    asm volatile("bar.sync %0, 128;" ::"r"(1 + me->group) : "memory");
+}
+
+// Stages the eights of one chunk of rows, 16 columns for each warp, and stores it. alpha is 1 where it was applied.
+DEVICE void store_chunk(const struct matmul_wgmma_params *w, const struct worker *me,
+                        float (*acc)[4], float alpha, int row, int col) {
+    const int lane = me->lane, piece = me->warp * 2 + lane / 8 % 2;
+    const int is_storing = me->warp == 0 && elect_one();
+    if (is_storing) TMA_STORES_READ(0); // the previous chunk
+    meet_group(me);
+#pragma unroll
+    for (int i = 0; i < OF_CHUNK; i += 2) {
+        unsigned x[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const float *v = acc[i + j / 2 < OF_CHUNK ? i + j / 2 : i] + j % 2 * 2;
+            x[j] = pair_of_floats(v[0] * alpha, v[1] * alpha);
+        }
+        const int r = i * 8 + lane / 16 * 8 + lane % 8;
+        if (i + 1 < OF_CHUNK)
+            store_matrices_transposed(me->staging + matmul_wgmma_piece(r, piece), x);
+        else
+            store_two_matrices_transposed(me->staging + matmul_wgmma_piece(i * 8 + lane % 8, piece),
+                                          x);
+    }
+    tma_see_shared();
+    meet_group(me);
+    const int at[5] = {col, row, 0, 0, 0};
+    if (is_storing && row < w->matmul.m && col < w->matmul.n) tma_store(me->staging, &w->c, at);
+}
+
+DEVICE void finish_tile(const struct matmul_wgmma_params *w, const struct place place,
+                        const struct worker *me, float acc[TILES_M][EIGHTS][4],
+                        const unsigned bias[TILES_M][2]) {
+    const struct matmul_params *p = &w->matmul;
+#pragma unroll
+    for (int t = 0; t < TILES_M; t++) {
+        const int col = place.col + (me->group * TILES_M + t) * UNIT;
+#pragma unroll
+        for (int i = 0; i < EIGHTS; i += OF_CHUNK) {
+            float alpha = p->alpha;
+            if (w->end == MATMUL_END_ACTIVATED) {
+                finish_columns(p, bias[t], acc[t] + i, OF_CHUNK, OF_CHUNK);
+                alpha = 1;
+            }
+            store_chunk(w, me, acc[t] + i, alpha, place.row + i * 8, col);
+        }
+    }
+}
+
+DEVICE void multiply_tiles(const struct matmul_wgmma_params *w, struct worker *me) {
+    float acc[TILES_M][EIGHTS][4] = {};
+    struct work work;
+#pragma unroll 1
+    for (unsigned number = 0; find_work(&w->shares, number, blocks_of(w), w->cluster, &work);
+         number++) {
+        const int kind = kind_of(&work, blocks_of(w));
+        const struct place place = find_place(w, work.tile, me->rank);
+        unsigned bias[TILES_M][2];
+#pragma unroll
+        for (int t = 0; t < TILES_M; t++)
+            fetch_columns(bias[t], &w->matmul, 0,
+                          place.col + (me->group * TILES_M + t) * UNIT + me->warp * 16, me->lane);
+        multiply(acc, me, w->cluster, work.end - work.first, 0);
+        if (kind == WORK_BEGINS) {
+            hand_over(&w->shares, acc);
+            continue;
+        }
+        if (kind == WORK_ENDS) take_over(&w->shares, blocks_of(w), w->cluster, acc);
+        finish_tile(w, place, me, acc, bias);
+    }
+    if (elect_one()) TMA_STORES_DONE();
+}
+
+// ---- The kernel -------------------------------------------------------------------------------
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    matmul_swapped(const __grid_constant__ struct matmul_wgmma_params w) {
+    const unsigned base = shared_address(shared);
+    const int warp = __shfl_sync(0xffffffff, (int)threadIdx.x / 32, 0);
+    const int cluster = w.cluster, rank = cluster > 1 ? cluster_register_rank() : 0;
+    if (threadIdx.x == 0) {
+        tma_prefetch(&w.a);
+        tma_prefetch(&w.b);
+        tma_prefetch(&w.c);
+        start_stages(base, cluster);
+        barrier_publish_starts();
+    }
+    __syncthreads();
+    if (cluster > 1) cluster_barrier();
+    wait_for_primary();
+    start_dependents();
+    if (warp < 4) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        const int is_elected = elect_one();
+        struct work work;
+        struct ring ring = {0, 0};
+        if (warp == 0)
+#pragma unroll 1
+            for (unsigned number = 0; find_work(&w.shares, number, blocks_of(&w), cluster, &work);
+                 number++)
+                copy_part(&w, &ring, base, rank, find_place(&w, work.tile, rank), &work,
+                          is_elected);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        struct worker me = {{0, 0},
+                            base,
+                            base + STAGING_AT + (warp / 4 - 1) * (CHUNK * 128),
+                            0,
+                            0,
+                            (int)threadIdx.x % 32,
+                            warp / 4 - 1,
+                            warp % 4,
+                            rank,
+                            0};
+        multiply_tiles(&w, &me);
+    }
+    if (cluster > 1) { // the other block's copies and arrivals may still be on their way here
+        __syncwarp();
+        cluster_barrier();
+    }
+}
