@@ -72,9 +72,15 @@ static const char *name_of(const struct norm_problem *p) {
     return p->is_rmsnorm ? "rmsnorm_backward" : "layernorm_backward";
 }
 
+static bool is_aligned(const struct norm_problem *p) {
+    const struct tsri_rows *const rows[] = {&p->x, &p->dy, &p->dresidual_out, &p->dx};
+    return norm_are_aligned(rows, TSRI_COUNT(rows)) && norm_is_vector_aligned(&p->weight);
+}
+
 static struct tsri_cuda_program main_program(const struct norm_problem *p,
                                              const struct tsri_plan *plan) {
-    return norm_program(is_sweeping(plan) ? &sweeps_kernel : &rows_kernel, p, plan);
+    const bool sweeps = is_sweeping(plan);
+    return norm_program(sweeps ? &sweeps_kernel : &rows_kernel, p, plan, !sweeps && !is_aligned(p));
 }
 
 // These kernels serve all dtypes.
@@ -100,11 +106,6 @@ tsr_status norm_cuda_backward_prepare(tsr_context *ctx, const void *problem,
 
 // ---- Launches ---------------------------------------------------------------------------------
 
-static bool is_aligned(const struct norm_problem *p) {
-    const struct tsri_rows *const rows[] = {&p->x, &p->dy, &p->dresidual_out, &p->dx};
-    return norm_are_aligned(rows, TSRI_COUNT(rows)) && norm_is_vector_aligned(&p->weight);
-}
-
 static tsr_status launch(tsr_context *ctx, const struct norm_problem *p,
                          const struct norm_kernel *kernel, int64_t num_blocks, int num_threads,
                          const void *params) {
@@ -116,12 +117,12 @@ static tsr_status launch(tsr_context *ctx, const struct norm_problem *p,
     return tsri_cuda_launch(name_of(p), tsri_context_queue(ctx), &program, &launch);
 }
 
-// Processes the rows in blocks with a queue each. If nothing is aligned, there is no queue, but its memory still serves
-// to add the sums.
+// Processes the rows in blocks with a queue each, whose memory then serves to add the sums.
 static tsr_status run_rows(tsr_context *ctx, const struct norm_problem *p,
                            const struct tsri_plan *plan, struct norm_backward_params *params) {
     int tensors = p->dresidual_out.data != NULL ? 3 : 2;
-    int stage_bytes = tensors * SLAB * (int)tsr_dtype_bytes(p->dtype);
+    int stage_bytes =
+        tensors * (SLAB * (int)tsr_dtype_bytes(p->dtype) + ROW_QUEUE_ENDS * (int)sizeof(uint32_t));
     int64_t room = tsri_context_limits(ctx)->shared_bytes_per_block - 1024; // for the reducer
     params->stages = (int)tsri_max(tsri_min(room / stage_bytes, MAX_STAGES), 1);
     params->slab = norm_slab(p, plan);
@@ -207,13 +208,31 @@ tsr_status norm_cuda_backward_run(tsr_context *ctx, const void *problem,
 // ---- The standard set ---------------------------------------------------------------------------
 // layernorm lists these kernels for rmsnorm too.
 
+// The rows' kernels, aligned and in words; then those of clusters.
+static bool rows_program(int index, int cuda_arch, struct tsri_cuda_program *program) {
+    const struct tsri_cuda_rows_list list = {
+        rows_kernel.source,   rows_kernel.entry,   FLOATS,         THREADS,
+        sweeps_kernel.source, sweeps_kernel.entry, cuda_arch >= 90}; // clusters serve those rows
+    const struct tsri_plan cluster = norm_cluster_plan(FLOATS);
+    const int num_clusters = cuda_arch >= 90 ? 2 * TSRI_NUM_CUDA_DTYPES : 0;
+    if (index >= num_clusters) {
+        const bool in_words = (index - num_clusters) % 2 != 0;
+        if (!tsri_cuda_rows_kernel(&list, (index - num_clusters) / 2, program)) return false;
+        if (!in_words) return true;
+        program->defines[program->num_defines++] = (struct tsri_cuda_define){"IN_WORDS", 1};
+        return true;
+    }
+    const struct norm_problem p = {.dtype = tsri_cuda_dtypes[index / 2]};
+    *program = norm_program(&rows_kernel, &p, &cluster, index % 2 != 0);
+    program->is_rare = p.dtype != TSR_BF16;
+    return true;
+}
+
 bool norm_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
     static const struct norm_kernel *const others[] = {&columns_kernel, &reduce_kernel,
                                                        &rest_kernel};
     enum { NUM_OTHERS = TSRI_COUNT(others) };
-    if (index >= NUM_OTHERS)
-        return norm_list_kernel(&rows_kernel, &sweeps_kernel, FLOATS, index - NUM_OTHERS, cuda_arch,
-                                program);
+    if (index >= NUM_OTHERS) return rows_program(index - NUM_OTHERS, cuda_arch, program);
     *program = sums_program(others[index]);
     return true;
 }

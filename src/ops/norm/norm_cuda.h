@@ -4,6 +4,7 @@
 #define TSRI_NORM_CUDA_H
 
 #include "context/cuda_rows.h"
+#include "cuda/device/row_queue_params.h"
 #include "ops/norm/norm_params.h"
 #include "ops/norm/norm_problem.h"
 
@@ -55,35 +56,20 @@ static inline int norm_slab(const struct norm_problem *p, const struct tsri_plan
 
 // ---- Programs ---------------------------------------------------------------------------------
 
+// in_words: rows that are not aligned, in a kernel with a queue (row_queue.cuh).
 static inline struct tsri_cuda_program norm_program(const struct norm_kernel *kernel,
                                                     const struct norm_problem *p,
-                                                    const struct tsri_plan *plan) {
+                                                    const struct tsri_plan *plan, bool in_words) {
     struct tsri_cuda_program program =
         tsri_cuda_rows_program(kernel->source, kernel->entry, p->dtype, plan);
     if (norm_is_cluster(plan))
         program.defines[program.num_defines++] = (struct tsri_cuda_define){"IS_CLUSTER", 1};
+    if (in_words) program.defines[program.num_defines++] = (struct tsri_cuda_define){"IN_WORDS", 1};
     return program;
 }
 
 static inline struct tsri_plan norm_cluster_plan(int floats) {
     return (struct tsri_plan){.block_m = NORM_MAX_THREADS, .block_n = floats, .block_k = 2};
-}
-
-// The programs of backward's plans: those of cuda_rows.h, then those of clusters.
-static inline bool norm_list_kernel(const struct norm_kernel *rows,
-                                    const struct norm_kernel *sweeps, int floats, int index,
-                                    int cuda_arch, struct tsri_cuda_program *program) {
-    const struct tsri_plan cluster = norm_cluster_plan(floats);
-    const struct tsri_cuda_rows_list list = {rows->source,     rows->entry,    floats,
-                                             NORM_MAX_THREADS, sweeps->source, sweeps->entry,
-                                             cuda_arch >= 90}; // clusters serve those rows
-    if (cuda_arch < 90) return tsri_cuda_rows_kernel(&list, index, program);
-    if (index >= TSRI_NUM_CUDA_DTYPES)
-        return tsri_cuda_rows_kernel(&list, index - TSRI_NUM_CUDA_DTYPES, program);
-    const struct norm_problem p = {.dtype = tsri_cuda_dtypes[index]};
-    *program = norm_program(rows, &p, &cluster);
-    program->is_rare = p.dtype != TSR_BF16;
-    return true;
 }
 
 static inline bool norm_is_vector_aligned(const struct norm_vector *vector) {

@@ -15,6 +15,8 @@ static const struct tsri_cuda_width f32_widths[] = {{256, 32},  {512, 16},  {102
 static const struct norm_kernel rows_kernel = {"ops/norm/norm_forward.cu", "norm_forward"},
                                 queue_kernel = {"ops/norm/norm_forward_queue.cu",
                                                 "norm_forward_queue"},
+                                words_kernel = {"ops/norm/norm_forward_words.cu",
+                                                "norm_forward_words"},
                                 sweeps_kernel = {"ops/norm/norm_forward_sweeps.cu",
                                                  "norm_forward_sweeps"};
 
@@ -26,12 +28,23 @@ bool norm_cuda_sweeps_fit(const void *problem, const struct tsri_limits *limits)
     return p->dtype != TSR_F64 && p->cols <= MAX_COLS;
 }
 
+static int num_tensors(const struct norm_problem *p) { return p->residual.data != NULL ? 2 : 1; }
+
+static int num_stages(const struct norm_problem *p) {
+    return QUEUE_BYTES / (num_tensors(p) * FLOATS * (int)tsr_dtype_bytes(p->dtype));
+}
+
+static int queue_bytes(const struct norm_problem *p, int threads) {
+    return QUEUE_BYTES * threads +
+           num_stages(p) * num_tensors(p) * ROW_QUEUE_ENDS * (int)sizeof(uint32_t);
+}
+
 // The queue of the largest blocks takes 128 KiB, more than some cards have; blocks with half the threads need half of
 // that. Of rows that one block holds, only fp32 ones have a queue.
 static bool has_room_for(const struct norm_problem *p, const struct tsri_limits *limits) {
     enum { FOR_REDUCER = 1024 };
     return p->cols <= FLOATS * NORM_MAX_THREADS / 2 ||
-           QUEUE_BYTES * NORM_MAX_THREADS + FOR_REDUCER <= limits->shared_bytes_per_block;
+           queue_bytes(p, NORM_MAX_THREADS) + FOR_REDUCER <= limits->shared_bytes_per_block;
 }
 
 bool norm_cuda_forward_fits(const void *problem, const struct tsri_limits *limits) {
@@ -107,16 +120,15 @@ static const char *name_of(const struct norm_problem *p) {
 }
 
 static struct tsri_cuda_program program_of(const struct norm_problem *p,
-                                           const struct tsri_plan *plan) {
-    const struct norm_kernel *kernel = plan->block_n == 0   ? &sweeps_kernel
-                                       : has_queue(p, plan) ? &queue_kernel
-                                                            : &rows_kernel;
-    return norm_program(kernel, p, plan);
+                                           const struct tsri_plan *plan, bool in_words) {
+    if (plan->block_n == 0) return norm_program(&sweeps_kernel, p, plan, false);
+    if (has_queue(p, plan)) return norm_program(&queue_kernel, p, plan, in_words);
+    return norm_program(in_words ? &words_kernel : &rows_kernel, p, plan, false);
 }
 
 tsr_status norm_cuda_forward_prepare(tsr_context *ctx, const void *problem,
                                      const struct tsri_plan *plan) {
-    const struct tsri_cuda_program program = program_of(problem, plan);
+    const struct tsri_cuda_program program = program_of(problem, plan, !is_aligned(problem));
     return tsri_cuda_prepare(name_of(problem), tsri_context_queue(ctx), &program);
 }
 
@@ -154,15 +166,14 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
         .is_rmsnorm = p->is_rmsnorm,
         .weight_is_f32 = p->weight.dtype == TSR_F32,
         .is_aligned = is_aligned(p),
-        .stages = QUEUE_BYTES /
-                  ((p->residual.data != NULL ? 2 : 1) * FLOATS * (int)tsr_dtype_bytes(p->dtype)),
+        .stages = num_stages(p),
         .slab = norm_slab(p, plan),
     };
-    const struct tsri_cuda_program program = program_of(p, plan);
+    const struct tsri_cuda_program program = program_of(p, plan, !params.is_aligned);
     const struct tsri_cuda_launch launch = {
         .num_blocks = plan->num_tasks,
         .num_threads = threads,
-        .shared_bytes = has_queue(p, plan) && params.is_aligned ? QUEUE_BYTES * threads : 0,
+        .shared_bytes = has_queue(p, plan) ? queue_bytes(p, threads) : 0,
         .cluster_blocks = norm_is_cluster(plan) ? (int)plan->block_k : 0,
         .is_early = true,
         .params = &params,
@@ -171,27 +182,30 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
     return tsri_cuda_launch(name_of(p), tsri_context_queue(ctx), &program, &launch);
 }
 
-// layernorm lists these kernels for rmsnorm too: one for each width, then those of clusters, then the sweeps.
+// layernorm lists these kernels for rmsnorm too: of each dtype those of each width, aligned and in words, then the sweeps, then
+// clusters, aligned and in words.
 bool norm_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
     for (int d = 0; d < TSRI_NUM_CUDA_DTYPES; d++) {
         const struct norm_problem p = {.dtype = tsri_cuda_dtypes[d]};
         const struct tsri_cuda_width *of = widths_of(p.dtype);
         const int num_widths = of == f32_widths ? TSRI_COUNT(f32_widths) : TSRI_COUNT(widths);
+        const int num_rows = 2 * num_widths, num_clusters = cuda_arch >= 90 ? 2 : 0;
         const struct tsri_plan cluster = norm_cluster_plan(FLOATS),
                                sweeps = {.block_m = TSRI_SWEEPS_THREADS};
         struct tsri_plan plan = {0};
-        if (index < num_widths) {
-            tsri_plan_cuda_widths(&plan, 1, of[index].cols, of);
-        } else if (index == num_widths) {
+        bool in_words = index % 2 != 0;
+        if (index < num_rows) {
+            tsri_plan_cuda_widths(&plan, 1, of[index / 2].cols, of);
+        } else if (index == num_rows) {
             plan = sweeps;
-        } else if (index == num_widths + 1 && cuda_arch >= 90) {
+        } else if (index - num_rows - 1 < num_clusters) {
             plan = cluster;
         } else {
-            index -= num_widths + 1 + (cuda_arch >= 90);
+            index -= num_rows + 1 + num_clusters;
             continue;
         }
-        *program = program_of(&p, &plan);
-        program->is_rare = index >= num_widths;
+        *program = program_of(&p, &plan, in_words);
+        program->is_rare = index >= num_rows;
         return true;
     }
     return false;
