@@ -22,8 +22,10 @@ static const struct emulator_case cases[] = {
     {"layernorm_forward", "cuda-rows", TSR_BF16, "rows=9 cols=256 +weight +bias +mean +rstd"},
     {"layernorm_forward", "cuda-rows", TSR_F32,
      "rows=3 cols=1024 +weight +bias +residual +residual_out"}, // a full row
-    {"rmsnorm_forward", "cuda-sweeps", TSR_BF16,
-     "rows=3 cols=5000 +weight +residual +residual_out"},
+    {"rmsnorm_forward", "cuda-staged", TSR_BF16,
+     "rows=3 cols=5001 +weight +residual +residual_out"},
+    {"layernorm_forward", "cuda-staged", TSR_F32, "rows=2 cols=90001 +weight +bias"}, // in chunks
+    {"layernorm_forward", "cuda-staged", TSR_F16, "rows=5 cols=301", FILL_SPECIAL},
     {"rmsnorm_forward", "cuda-clusters", TSR_F32, "rows=2 cols=40000 +weight"},
     {"layernorm_forward", "cuda-rows", TSR_F16,
      "rows=9 cols=301 +weight +bias +residual +residual_out"},

@@ -9,14 +9,9 @@
 #ifndef TSRI_DEVICE_ROW_WORDS_CUH
 #define TSRI_DEVICE_ROW_WORDS_CUH
 
-#include "cuda/device/numbers.cuh"
 #include "cuda/device/reduce.cuh"
+#include "cuda/device/words.cuh"
 
-#if DTYPE == DTYPE_F32
-#define PER_WORD 1
-#else
-#define PER_WORD 2
-#endif
 #define NUM_WORDS (FLOATS_PER_THREAD / PER_WORD)
 #define EACH_WORD(v) _Pragma("unroll") for (int v = 0; v < NUM_WORDS; v++)
 #define ROW_LANE ((int)(threadIdx.x % ROW_LANES))
@@ -36,11 +31,6 @@ DEVICE int first_column(void) {
                          : (ROW_THREAD / ROW_LANES * NUM_WORDS * ROW_LANES + ROW_LANE) * 2;
 }
 DEVICE int word_column(int v) { return first_column() + v * WORD_STEP; }
-
-// Whether a row begins in the middle of a word.
-DEVICE int is_odd(const void *data, long long at) {
-    return PER_WORD == 2 ? (int)((unsigned long long)data / 2 + (unsigned long long)at) & 1 : 0;
-}
 
 // The words of a row that begins `odd` elements into its first word; word NUM_WORDS is the one after the last lane's, if the
 // row is odd. Words beyond the row become `fill`, elements beyond it 0. The element in front of an odd row is read with it: memory
@@ -80,25 +70,8 @@ DEVICE void join_words(unsigned raw[NUM_WORDS + 1], int odd) {
 #endif
 }
 
-DEVICE void widen_word(unsigned raw, float x[PER_WORD]) {
-#if DTYPE == DTYPE_F32
-    x[0] = __uint_as_float(raw);
-#else
-    x[0] = float_of_half(raw & 0xffff);
-    x[1] = float_of_half(raw >> 16);
-#endif
-}
-
 // Between two uses of words: makes the compiler widen them anew, because kept floats take twice the registers.
 #define WIDEN_ANEW(pairs) EACH_WORD(v) asm volatile("" : "+r"((pairs)[v]))
-
-DEVICE unsigned narrow_word(const float x[PER_WORD]) {
-#if DTYPE == DTYPE_F32
-    return __float_as_uint(x[0]);
-#else
-    return pair_of_floats(x[0], x[1]);
-#endif
-}
 
 DEVICE void store_half(char *to, unsigned bits) { *(unsigned short *)to = (unsigned short)bits; }
 

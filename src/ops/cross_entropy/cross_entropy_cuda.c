@@ -74,7 +74,7 @@ tsr_status cross_entropy_cuda_run(tsr_context *ctx, const void *problem,
         .rows_each = (int)(plan->grain * plan->block_m / tsri_cuda_block_threads(plan)),
         .label_smoothing = p->label_smoothing,
     };
-    return tsri_cuda_rows_launch(ctx, forward_name, plan, &program, &params);
+    return tsri_cuda_rows_launch(ctx, forward_name, plan, &program, 0, &params);
 }
 
 bool cross_entropy_cuda_forward_kernel(int index, int cuda_arch,
@@ -160,8 +160,8 @@ tsr_status cross_entropy_cuda_backward_run(tsr_context *ctx, const void *problem
     };
     if (p->logits.cols == 0) return TSR_OK;
     if (plan->block_k == 0)
-        return tsri_cuda_rows_launch(ctx, backward_name, plan, &of_rows, &gradient);
-    TSRI_TRY(tsri_cuda_rows_launch(ctx, backward_name, plan, &of_rows, &gradient.rows));
+        return tsri_cuda_rows_launch(ctx, backward_name, plan, &of_rows, 0, &gradient);
+    TSRI_TRY(tsri_cuda_rows_launch(ctx, backward_name, plan, &of_rows, 0, &gradient.rows));
     tsri_cuda_elements_grid(&elements.grid, views, TSRI_COUNT(views),
                             16 / (int)tsr_dtype_bytes(p->logits.dtype), CROSS_ENTROPY_AT_ONCE);
     return tsri_cuda_elements_launch(ctx, backward_name, &of_elements, &elements.grid, &elements);

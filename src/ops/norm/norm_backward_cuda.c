@@ -28,7 +28,7 @@ static void plan_sums(const struct norm_problem *p, int64_t groups, struct tsri_
 
 bool norm_cuda_backward_fits(const void *problem, const struct tsri_limits *limits) {
     const struct norm_problem *p = problem;
-    return norm_cuda_sweeps_fit(p, limits) && p->cols <= SLAB;
+    return norm_cuda_fits(p, limits) && p->cols <= SLAB;
 }
 
 bool norm_cuda_backward_clusters_fit(const void *problem, const struct tsri_limits *limits) {
@@ -150,7 +150,7 @@ static tsr_status run_sweeps(tsr_context *ctx, const struct norm_problem *p,
             launch(ctx, p, &rest_kernel, tsri_min(p->rows, INT32_MAX), THREADS_OF_REST, params));
     if (params->partial != NULL)
         TSRI_TRY(launch(ctx, p, &columns_kernel, plan->block_k * strips, STRIP, params));
-    return tsri_cuda_rows_launch(ctx, name_of(p), plan, &program, params);
+    return tsri_cuda_rows_launch(ctx, name_of(p), plan, &program, 0, params);
 }
 
 static tsr_status run_reduce(tsr_context *ctx, const struct norm_problem *p, const float *partial,

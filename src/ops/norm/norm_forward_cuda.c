@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans and launches of the norms' forward on CUDA. Rows that fit are held in the registers of a block, wider ones in
-// those of a cluster of blocks (sm_90); even wider ones are swept.
+// those of a cluster of blocks (sm_90) or in shared memory.
 #include "ops/norm/norm_cuda.h"
 
 // A thread holds 64 bytes of a row, or up to 128 of a short fp32 row, so that 1024 or 640 threads run on a
@@ -17,12 +17,12 @@ static const struct norm_kernel rows_kernel = {"ops/norm/norm_forward.cu", "norm
                                                 "norm_forward_queue"},
                                 words_kernel = {"ops/norm/norm_forward_words.cu",
                                                 "norm_forward_words"},
-                                sweeps_kernel = {"ops/norm/norm_forward_sweeps.cu",
-                                                 "norm_forward_sweeps"};
+                                staged_kernel = {"ops/norm/norm_forward_staged.cu",
+                                                 "norm_forward_staged"};
 
 // ---- Plans ------------------------------------------------------------------------------------
 
-bool norm_cuda_sweeps_fit(const void *problem, const struct tsri_limits *limits) {
+bool norm_cuda_fits(const void *problem, const struct tsri_limits *limits) {
     const struct norm_problem *p = problem;
     (void)limits;
     return p->dtype != TSR_F64 && p->cols <= MAX_COLS;
@@ -49,8 +49,7 @@ static bool has_room_for(const struct norm_problem *p, const struct tsri_limits 
 
 bool norm_cuda_forward_fits(const void *problem, const struct tsri_limits *limits) {
     const struct norm_problem *p = problem;
-    return norm_cuda_sweeps_fit(p, limits) &&
-           tsri_cuda_rows_fit(p->cols, FLOATS, NORM_MAX_THREADS) &&
+    return norm_cuda_fits(p, limits) && tsri_cuda_rows_fit(p->cols, FLOATS, NORM_MAX_THREADS) &&
            (p->dtype != TSR_F32 || has_room_for(p, limits)) && p->rows <= INT32_MAX; // a block each
 }
 
@@ -64,6 +63,8 @@ static bool has_queue(const struct norm_problem *p, const struct tsri_plan *plan
     return norm_is_cluster(plan) ||
            (plan->block_n * plan->block_m > NO_QUEUE_F32_COLS && p->dtype == TSR_F32);
 }
+
+static bool is_staged(const struct tsri_plan *plan) { return plan->block_n == 0; }
 
 static const struct tsri_cuda_width *widths_of(tsr_dtype dtype) {
     return dtype == TSR_F32 ? f32_widths : widths;
@@ -82,12 +83,11 @@ static struct deal deal_out(const struct norm_problem *p, const struct tsri_limi
         .long_blocks = ahead, .short_blocks = p->rows - ahead * STEPS, .long_rows = ahead * STEPS};
 }
 
-// In 16 bits, sweeps are faster than clusters of more than two blocks.
+// In 16 bits, and where rows do not move in groups of 16 bytes, stages are faster than clusters.
 bool norm_cuda_forward_clusters_fit(const void *problem, const struct tsri_limits *limits) {
     const struct norm_problem *p = problem;
-    const int64_t slab = FLOATS * NORM_MAX_THREADS;
-    return norm_clusters_fit(p, limits, slab) && has_room_for(p, limits) &&
-           (p->dtype == TSR_F32 || p->cols <= 2 * slab);
+    return p->dtype == TSR_F32 && p->cols % 4 == 0 &&
+           norm_clusters_fit(p, limits, FLOATS * NORM_MAX_THREADS) && has_room_for(p, limits);
 }
 
 void norm_cuda_plan_forward(const void *problem, const struct tsri_limits *limits,
@@ -106,11 +106,10 @@ void norm_cuda_plan_forward_clusters(const void *problem, const struct tsri_limi
     norm_plan_clusters(problem, limits, FLOATS, plan);
 }
 
-void norm_cuda_plan_forward_sweeps(const void *problem, const struct tsri_limits *limits,
+void norm_cuda_plan_forward_stages(const void *problem, const struct tsri_limits *limits,
                                    struct tsri_plan *plan) {
     const struct norm_problem *p = problem;
-    (void)limits;
-    tsri_plan_cuda_sweeps(plan, p->rows);
+    tsri_plan_cuda_stages(plan, limits, p->rows, p->cols, p->dtype, num_tensors(p));
 }
 
 // ---- Launches ---------------------------------------------------------------------------------
@@ -121,7 +120,7 @@ static const char *name_of(const struct norm_problem *p) {
 
 static struct tsri_cuda_program program_of(const struct norm_problem *p,
                                            const struct tsri_plan *plan, bool in_words) {
-    if (plan->block_n == 0) return norm_program(&sweeps_kernel, p, plan, false);
+    if (is_staged(plan)) return norm_program(&staged_kernel, p, plan, false);
     if (has_queue(p, plan)) return norm_program(&queue_kernel, p, plan, in_words);
     return norm_program(in_words ? &words_kernel : &rows_kernel, p, plan, false);
 }
@@ -168,12 +167,16 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
         .is_aligned = is_aligned(p),
         .stages = num_stages(p),
         .slab = norm_slab(p, plan),
+        .chunk = (int)plan->block_k,
+        .stage_bytes = tsri_cuda_stage_bytes(plan, p->dtype),
     };
     const struct tsri_cuda_program program = program_of(p, plan, !params.is_aligned);
     const struct tsri_cuda_launch launch = {
         .num_blocks = plan->num_tasks,
         .num_threads = threads,
-        .shared_bytes = has_queue(p, plan) ? queue_bytes(p, threads) : 0,
+        .shared_bytes = is_staged(plan) ? tsri_cuda_stages_bytes(plan, p->dtype, num_tensors(p))
+                        : has_queue(p, plan) ? queue_bytes(p, threads)
+                                             : 0,
         .cluster_blocks = norm_is_cluster(plan) ? (int)plan->block_k : 0,
         .is_early = true,
         .params = &params,
@@ -182,29 +185,28 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
     return tsri_cuda_launch(name_of(p), tsri_context_queue(ctx), &program, &launch);
 }
 
-// layernorm lists these kernels for rmsnorm too: of each dtype those of each width, aligned and in words, then the sweeps, then
+// layernorm lists these kernels for rmsnorm too: of each dtype those of each width, aligned and in words, then stages, then
 // clusters, aligned and in words.
 bool norm_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
     for (int d = 0; d < TSRI_NUM_CUDA_DTYPES; d++) {
         const struct norm_problem p = {.dtype = tsri_cuda_dtypes[d]};
         const struct tsri_cuda_width *of = widths_of(p.dtype);
         const int num_widths = of == f32_widths ? TSRI_COUNT(f32_widths) : TSRI_COUNT(widths);
-        const int num_rows = 2 * num_widths, num_clusters = cuda_arch >= 90 ? 2 : 0;
-        const struct tsri_plan cluster = norm_cluster_plan(FLOATS),
-                               sweeps = {.block_m = TSRI_SWEEPS_THREADS};
+        const int num_rows = 2 * num_widths, num_staged = num_rows + TSRI_NUM_STAGED_SIZES;
+        const int num_all = num_staged + (cuda_arch >= 90 && p.dtype == TSR_F32 ? 2 : 0);
         struct tsri_plan plan = {0};
-        bool in_words = index % 2 != 0;
-        if (index < num_rows) {
-            tsri_plan_cuda_widths(&plan, 1, of[index / 2].cols, of);
-        } else if (index == num_rows) {
-            plan = sweeps;
-        } else if (index - num_rows - 1 < num_clusters) {
-            plan = cluster;
-        } else {
-            index -= num_rows + 1 + num_clusters;
+        if (index >= num_all) {
+            index -= num_all;
             continue;
         }
-        *program = program_of(&p, &plan, in_words);
+        if (index < num_rows)
+            tsri_plan_cuda_widths(&plan, 1, of[index / 2].cols, of);
+        else if (index < num_staged)
+            plan = tsri_cuda_staged_size(index - num_rows);
+        else
+            plan = norm_cluster_plan(FLOATS);
+        *program =
+            program_of(&p, &plan, index % 2 != 0 && (index < num_rows || index >= num_staged));
         program->is_rare = index >= num_rows;
         return true;
     }
