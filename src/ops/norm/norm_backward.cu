@@ -9,7 +9,11 @@
 // bits a cluster has a single row on its way through its two barriers. Figures: docs/kernels/norm.md.
 // The host defines
 //     DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD, IS_CLUSTER for rows of a cluster, IN_WORDS for rows that are not aligned
+#ifdef IS_CLUSTER
+#define BLOCK_THREADS THREADS_PER_ROW
+#else
 #define BLOCK_THREADS 512
+#endif
 #include "cuda/device/row_queue.cuh"
 #include "ops/norm/norm_device.cuh"
 #include "ops/norm/norm_params.h"

@@ -46,9 +46,15 @@ void norm_cuda_plan_backward(const void *problem, const struct tsri_limits *limi
     plan_sums(p, plan->num_tasks, plan);
 }
 
+// Two blocks of half the threads share a multiprocessor where clusters of them hold the row: while one waits for its cluster's
+// sums, the other one works.
+static int cluster_threads(const struct norm_problem *p) {
+    return p->cols <= SLAB / 2 * NORM_MAX_CLUSTER ? THREADS / 2 : THREADS;
+}
+
 void norm_cuda_plan_backward_clusters(const void *problem, const struct tsri_limits *limits,
                                       struct tsri_plan *plan) {
-    norm_plan_clusters(problem, limits, FLOATS, plan);
+    norm_plan_clusters(problem, limits, cluster_threads(problem), FLOATS, plan);
     plan_sums(problem, plan->num_tasks / plan->block_k, plan);
 }
 
@@ -121,15 +127,17 @@ static tsr_status launch(tsr_context *ctx, const struct norm_problem *p,
 static tsr_status run_rows(tsr_context *ctx, const struct norm_problem *p,
                            const struct tsri_plan *plan, struct norm_backward_params *params) {
     int tensors = p->dresidual_out.data != NULL ? 3 : 2;
-    int stage_bytes =
-        tensors * (SLAB * (int)tsr_dtype_bytes(p->dtype) + ROW_QUEUE_ENDS * (int)sizeof(uint32_t));
-    int64_t room = tsri_context_limits(ctx)->shared_bytes_per_block - 1024; // for the reducer
+    int threads = norm_is_cluster(plan) ? (int)plan->block_m : THREADS;
+    int stage_bytes = tensors * (threads * FLOATS * (int)tsr_dtype_bytes(p->dtype) +
+                                 ROW_QUEUE_ENDS * (int)sizeof(uint32_t));
+    int64_t room = tsri_context_limits(ctx)->shared_bytes_per_block * threads / THREADS -
+                   2048; // for the system and the reducer
     params->stages = (int)tsri_max(tsri_min(room / stage_bytes, MAX_STAGES), 1);
     params->slab = norm_slab(p, plan);
     const struct tsri_cuda_program program = main_program(p, plan);
     const struct tsri_cuda_launch launch = {
         .num_blocks = plan->num_tasks,
-        .num_threads = THREADS,
+        .num_threads = threads,
         .shared_bytes = params->stages * stage_bytes,
         .cluster_blocks = norm_is_cluster(plan) ? (int)plan->block_k : 0,
         .is_early = true,
@@ -208,24 +216,29 @@ tsr_status norm_cuda_backward_run(tsr_context *ctx, const void *problem,
 // ---- The standard set ---------------------------------------------------------------------------
 // layernorm lists these kernels for rmsnorm too.
 
-// The rows' kernels, aligned and in words; then those of clusters.
+// Clusters of both numbers of threads, aligned and in words; then rows in words, of which the sweeps have no such form; then aligned
+// rows and the sweeps.
 static bool rows_program(int index, int cuda_arch, struct tsri_cuda_program *program) {
-    const struct tsri_cuda_rows_list list = {
-        rows_kernel.source,   rows_kernel.entry,   FLOATS,         THREADS,
-        sweeps_kernel.source, sweeps_kernel.entry, cuda_arch >= 90}; // clusters serve those rows
-    const struct tsri_plan cluster = norm_cluster_plan(FLOATS);
-    const int num_clusters = cuda_arch >= 90 ? 2 * TSRI_NUM_CUDA_DTYPES : 0;
-    if (index >= num_clusters) {
-        const bool in_words = (index - num_clusters) % 2 != 0;
-        if (!tsri_cuda_rows_kernel(&list, (index - num_clusters) / 2, program)) return false;
-        if (!in_words) return true;
+    struct tsri_cuda_rows_list list = {rows_kernel.source, rows_kernel.entry, FLOATS, THREADS,
+                                       .are_sweeps_rare = cuda_arch >= 90}; // clusters serve them
+    const int num_clusters = cuda_arch >= 90 ? 4 * TSRI_NUM_CUDA_DTYPES : 0;
+    if (index < num_clusters) {
+        const struct norm_problem p = {.dtype = tsri_cuda_dtypes[index / 4]};
+        const struct tsri_plan cluster =
+            norm_cluster_plan(index % 4 < 2 ? THREADS / 2 : THREADS, FLOATS);
+        *program = norm_program(&rows_kernel, &p, &cluster, index % 2 != 0);
+        program->is_rare = p.dtype != TSR_BF16;
+        return true;
+    }
+    index -= num_clusters;
+    if (tsri_cuda_rows_kernel(&list, index, program)) {
         program->defines[program->num_defines++] = (struct tsri_cuda_define){"IN_WORDS", 1};
         return true;
     }
-    const struct norm_problem p = {.dtype = tsri_cuda_dtypes[index / 2]};
-    *program = norm_program(&rows_kernel, &p, &cluster, index % 2 != 0);
-    program->is_rare = p.dtype != TSR_BF16;
-    return true;
+    for (int i = 0; tsri_cuda_rows_kernel(&list, i, program); i++) index--;
+    list.sweeps_source = sweeps_kernel.source;
+    list.sweeps_entry = sweeps_kernel.entry;
+    return tsri_cuda_rows_kernel(&list, index, program);
 }
 
 bool norm_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {

@@ -20,7 +20,7 @@ static inline int64_t norm_even_blocks(int64_t groups, int64_t resident) {
     return groups > 0 ? tsri_ceil_div(groups, tsri_ceil_div(groups, resident)) : 0;
 }
 
-// ---- Clusters: num_tasks blocks of NORM_MAX_THREADS, block_k of them for each row ------------------
+// ---- Clusters: num_tasks blocks of block_m threads, block_k of them for each row -------------------
 
 enum { NORM_MAX_CLUSTER = 8 };
 
@@ -35,17 +35,19 @@ static inline bool norm_clusters_fit(const struct norm_problem *p, const struct 
            p->cols <= slab * NORM_MAX_CLUSTER;
 }
 
-// As many clusters as run at once. A cluster lies within a group of at most 18 multiprocessors (H100).
+// As many clusters as run at once, of blocks of so many threads; a multiprocessor has NORM_MAX_THREADS of them. A cluster lies
+// within a group of at most 18 multiprocessors (H100).
 static inline void norm_plan_clusters(const struct norm_problem *p,
-                                      const struct tsri_limits *limits, int floats,
+                                      const struct tsri_limits *limits, int threads, int floats,
                                       struct tsri_plan *plan) {
     enum { GROUP_OF_SMS = 18 };
-    plan->block_m = NORM_MAX_THREADS;
+    plan->block_m = threads;
     plan->block_n = floats;
     plan->block_k = 2;
-    while (plan->block_k * floats * NORM_MAX_THREADS < p->cols) plan->block_k *= 2;
+    while (plan->block_k * floats * threads < p->cols) plan->block_k *= 2;
     int64_t groups = tsri_max(limits->num_sms / GROUP_OF_SMS, 1);
-    int64_t resident = groups * tsri_max(limits->num_sms / groups / plan->block_k, 1);
+    int64_t blocks = limits->num_sms / groups * (NORM_MAX_THREADS / threads);
+    int64_t resident = groups * tsri_max(blocks / plan->block_k, 1);
     plan->num_tasks = norm_even_blocks(p->rows, resident) * plan->block_k;
 }
 
@@ -68,8 +70,8 @@ static inline struct tsri_cuda_program norm_program(const struct norm_kernel *ke
     return program;
 }
 
-static inline struct tsri_plan norm_cluster_plan(int floats) {
-    return (struct tsri_plan){.block_m = NORM_MAX_THREADS, .block_n = floats, .block_k = 2};
+static inline struct tsri_plan norm_cluster_plan(int threads, int floats) {
+    return (struct tsri_plan){.block_m = threads, .block_n = floats, .block_k = 2};
 }
 
 static inline bool norm_is_vector_aligned(const struct norm_vector *vector) {

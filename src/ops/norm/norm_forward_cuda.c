@@ -103,7 +103,7 @@ void norm_cuda_plan_forward(const void *problem, const struct tsri_limits *limit
 
 void norm_cuda_plan_forward_clusters(const void *problem, const struct tsri_limits *limits,
                                      struct tsri_plan *plan) {
-    norm_plan_clusters(problem, limits, FLOATS, plan);
+    norm_plan_clusters(problem, limits, NORM_MAX_THREADS, FLOATS, plan);
 }
 
 void norm_cuda_plan_forward_stages(const void *problem, const struct tsri_limits *limits,
@@ -204,7 +204,7 @@ bool norm_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program
         else if (index < num_staged)
             plan = tsri_cuda_staged_size(index - num_rows);
         else
-            plan = norm_cluster_plan(FLOATS);
+            plan = norm_cluster_plan(NORM_MAX_THREADS, FLOATS);
         *program =
             program_of(&p, &plan, index % 2 != 0 && (index < num_rows || index >= num_staged));
         program->is_rare = index >= num_rows;
