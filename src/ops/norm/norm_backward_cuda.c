@@ -216,8 +216,7 @@ tsr_status norm_cuda_backward_run(tsr_context *ctx, const void *problem,
 // ---- The standard set ---------------------------------------------------------------------------
 // layernorm lists these kernels for rmsnorm too.
 
-// Clusters of both numbers of threads, aligned and in words; then rows in words, of which the sweeps have no such form; then aligned
-// rows and the sweeps.
+// Clusters of both numbers of threads, aligned and in words; then rows in words; then aligned rows and the sweeps.
 static bool rows_program(int index, int cuda_arch, struct tsri_cuda_program *program) {
     struct tsri_cuda_rows_list list = {rows_kernel.source, rows_kernel.entry, FLOATS, THREADS,
                                        .are_sweeps_rare = cuda_arch >= 90}; // clusters serve them

@@ -11,6 +11,10 @@ static const struct tsri_cuda_width f32_widths[] = {{256, 32},  {512, 16},  {102
                                                     {4096, 16}, {8192, 16}, {16384, 32}},
                                     widths[] = {{256, 32},  {1024, 32}, {2048, 32},
                                                 {4096, 32}, {8192, 32}, {16384, 32}};
+// 16-bit rows in words take half of the registers. Between the numbers of threads, 48 floats leave fewer of them empty.
+static const struct tsri_cuda_width words_widths[] = {
+    {256, 32},  {1024, 32}, {1536, 48}, {2048, 32},  {3072, 48},
+    {4096, 32}, {6144, 48}, {8192, 32}, {12288, 48}, {16384, 32}};
 
 static const struct norm_kernel rows_kernel = {"ops/norm/norm_forward.cu", "norm_forward"},
                                 queue_kernel = {"ops/norm/norm_forward_queue.cu",
@@ -66,8 +70,15 @@ static bool has_queue(const struct norm_problem *p, const struct tsri_plan *plan
 
 static bool is_staged(const struct tsri_plan *plan) { return plan->block_n == 0; }
 
-static const struct tsri_cuda_width *widths_of(tsr_dtype dtype) {
-    return dtype == TSR_F32 ? f32_widths : widths;
+struct width_list {
+    const struct tsri_cuda_width *widths;
+    int count;
+};
+
+static struct width_list widths_of(tsr_dtype dtype, bool in_words) {
+    if (dtype == TSR_F32) return (struct width_list){f32_widths, TSRI_COUNT(f32_widths)};
+    return in_words ? (struct width_list){words_widths, TSRI_COUNT(words_widths)}
+                    : (struct width_list){widths, TSRI_COUNT(widths)};
 }
 
 // First blocks of a few steps, then blocks of half as many, which fill the time until the last long block ends. If all
@@ -93,7 +104,7 @@ bool norm_cuda_forward_clusters_fit(const void *problem, const struct tsri_limit
 void norm_cuda_plan_forward(const void *problem, const struct tsri_limits *limits,
                             struct tsri_plan *plan) {
     const struct norm_problem *p = problem;
-    tsri_plan_cuda_widths(plan, p->rows, p->cols, widths_of(p->dtype));
+    tsri_plan_cuda_widths(plan, p->rows, p->cols, widths_of(p->dtype, !is_aligned(p)).widths);
     const int64_t bytes = p->rows * p->cols * (int64_t)tsr_dtype_bytes(p->dtype);
     plan->is_streaming = tsri_should_stream(limits, 2 * bytes);
     if (!has_queue(p, plan)) return;
@@ -185,28 +196,33 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
     return tsri_cuda_launch(name_of(p), tsri_context_queue(ctx), &program, &launch);
 }
 
-// layernorm lists these kernels for rmsnorm too: of each dtype those of each width, aligned and in words, then stages, then
+// layernorm lists these kernels for rmsnorm too: of each dtype those of each width, aligned and then in words, then stages, then
 // clusters, aligned and in words.
 bool norm_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
     for (int d = 0; d < TSRI_NUM_CUDA_DTYPES; d++) {
         const struct norm_problem p = {.dtype = tsri_cuda_dtypes[d]};
-        const struct tsri_cuda_width *of = widths_of(p.dtype);
-        const int num_widths = of == f32_widths ? TSRI_COUNT(f32_widths) : TSRI_COUNT(widths);
-        const int num_rows = 2 * num_widths, num_staged = num_rows + TSRI_NUM_STAGED_SIZES;
+        const struct width_list aligned = widths_of(p.dtype, false),
+                                words = widths_of(p.dtype, true);
+        const int num_rows = aligned.count + words.count;
+        const int num_staged = num_rows + TSRI_NUM_STAGED_SIZES;
         const int num_all = num_staged + (cuda_arch >= 90 && p.dtype == TSR_F32 ? 2 : 0);
         struct tsri_plan plan = {0};
+        bool in_words = index >= aligned.count && index < num_rows;
         if (index >= num_all) {
             index -= num_all;
             continue;
         }
-        if (index < num_rows)
-            tsri_plan_cuda_widths(&plan, 1, of[index / 2].cols, of);
-        else if (index < num_staged)
+        if (index < num_rows) {
+            const struct width_list *of = in_words ? &words : &aligned;
+            const int width = index - (in_words ? aligned.count : 0);
+            tsri_plan_cuda_widths(&plan, 1, of->widths[width].cols, of->widths);
+        } else if (index < num_staged) {
             plan = tsri_cuda_staged_size(index - num_rows);
-        else
+        } else {
             plan = norm_cluster_plan(NORM_MAX_THREADS, FLOATS);
-        *program =
-            program_of(&p, &plan, index % 2 != 0 && (index < num_rows || index >= num_staged));
+            in_words = index == num_staged + 1;
+        }
+        *program = program_of(&p, &plan, in_words);
         program->is_rare = index >= num_rows;
         return true;
     }

@@ -8,8 +8,12 @@
 //     DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD
 #include "ops/norm/norm_moments.cuh"
 
-#define SM_THREADS                                                                                 \
-    (FLOATS_PER_THREAD < 32 ? 1024 : DTYPE == DTYPE_F32 ? 512 : __CUDA_ARCH__ < 900 ? 768 : 1024)
+// Threads for which a multiprocessor has registers.
+#if DTYPE == DTYPE_F32
+#define SM_THREADS (FLOATS_PER_THREAD < 32 ? 1024 : 512)
+#else
+#define SM_THREADS (FLOATS_PER_THREAD <= 32 && __CUDA_ARCH__ >= 900 ? 1024 : 768)
+#endif
 
 // A row in pairs of columns; with a residual, the sum, which is stored.
 DEVICE void load_sum_pairs(unsigned s[NUM_WORDS + 1], const struct norm_forward_params *p,
