@@ -91,14 +91,15 @@ bool cross_entropy_cuda_forward_kernel(int index, int cuda_arch,
 
 // ---- Backward ---------------------------------------------------------------------------------
 
-// A warp or a block has a row: one launch. Wide rows that are fewer than the multiprocessors are shared by blocks: a first launch
-// finds what the elements of a row share (by the same threads, so that the bits are the same), a second one takes the elements.
+// A warp or a block has a row: one launch. Wide rows that are fewer than three a multiprocessor are shared by blocks: a first
+// launch finds what the elements of a row share (by the same threads, so that the bits are the same), a second one takes the
+// elements.
 // block_k: 1 with two launches.
 void cross_entropy_cuda_plan_backward(const void *problem, const struct tsri_limits *limits,
                                       struct tsri_plan *plan) {
     const struct cross_entropy_problem *p = problem;
     plan->block_m = threads_of(p);
-    plan->block_k = (plan->block_m == WIDE && p->logits.rows < limits->num_sms) ||
+    plan->block_k = (plan->block_m == WIDE && p->logits.rows < 3 * limits->num_sms) ||
                     p->logits.rows > INT32_MAX; // more than a launch has blocks
     if (plan->block_k > 0) plan->block_m = WIDE;
     plan->grain = tsri_cuda_block_threads(plan) / plan->block_m;

@@ -10,7 +10,7 @@
 #include "ops/norm/norm_moments.cuh"
 
 #define FULL_COLS (THREADS_PER_ROW * FLOATS_PER_THREAD)
-#define HAS_FULL_FORM (ARE_ROWS_APART && FLOATS_PER_THREAD < 32)
+#define HAS_FULL_FORM (THREADS_PER_ROW > 32 && FLOATS_PER_THREAD < 32)
 // Threads for which a multiprocessor has registers: fewer with 32 floats per thread, except in 16 bits from sm_90 on.
 #define SM_THREADS                                                                                 \
     (FLOATS_PER_THREAD < 32 ? 1024 : DTYPE == DTYPE_F32 ? 640 : __CUDA_ARCH__ < 900 ? 768 : 1024)
@@ -37,8 +37,8 @@ DEVICE void load_sum(float s[FLOATS_PER_THREAD], const struct norm_forward_param
     store_row(s, p->residual_out, row * p->residual_out_stride, cols, 1, 0);
 }
 
-// A row in registers. Compiled once more for rows that use all columns of the threads, so that all column tests disappear; with
-// 32 floats per thread, two such forms would not fit into the registers.
+// A row in registers. Compiled once more for rows that use all columns of the threads, so that all column tests disappear; not
+// where the registers are too few for two such forms.
 // Returns 1, and leaves the row alone, if it must be summed in double.
 DEVICE int norm_held(const struct norm_forward_params p, long long row, int is_there, int cols,
                      struct row_sums *sums) {
