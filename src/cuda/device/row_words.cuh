@@ -32,6 +32,11 @@ DEVICE int first_column(void) {
 }
 DEVICE int word_column(int v) { return first_column() + v * WORD_STEP; }
 
+// Whether this warp's stretch lies beyond a row of `cols` columns, so that it only takes part in the row's barriers.
+DEVICE int is_warp_idle(int cols) {
+    return PER_WORD == 2 && ROW_WARPS > 1 && first_column() - 2 * ROW_LANE >= cols;
+}
+
 // The words of a row that begins `odd` elements into its first word; word NUM_WORDS is the one after the last lane's, if the
 // row is odd. Words beyond the row become `fill`, elements beyond it 0. The element in front of an odd row is read with it: memory
 // begins at a multiple of 4 bytes, and so that element is in the same allocation. It is used for nothing.

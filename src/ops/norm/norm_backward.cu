@@ -104,9 +104,10 @@ DEVICE void go_over_rows(const struct norm_backward_params p, struct row_sums su
     float inverse_cols = 1.0f / p.cols, mean = 0, rstd = 0;
     float dweight[FLOATS_PER_THREAD], dbias[FLOATS_PER_THREAD];
     EACH_FLOAT(e) dweight[e] = dbias[e] = 0;
+    const int is_idle = IN_WORDS && is_warp_idle(slab.cols);
     queue_clear(&queue, slab.cols);
     const struct row_place lead = place_of(&p, p.stages * step.row, 0);
-    for (int stage = 0; stage < p.stages; stage++) {
+    for (int stage = 0; !is_idle && stage < p.stages; stage++) {
         const struct row_place early = place_of(&p, stage * step.row, 0);
         ask_for_row(&queue, &p, slab, at, &early);
     }
@@ -117,30 +118,34 @@ DEVICE void go_over_rows(const struct norm_backward_params p, struct row_sums su
     for (; at.row - ROW_OF_BLOCK < p.rows; move_on(&at, &step)) {
         int is_there = ROWS_PER_BLOCK == 1 || at.row < p.rows, cols = is_there ? slab.cols : 0;
         float h[FLOATS_PER_THREAD], g[FLOATS_PER_THREAD];
-        queue_wait(&queue);
-        queue_take(h, &queue, 0, p.x, PLACE_OF(x, at, p, slab.first), is_there);
-        queue_take(g, &queue, 1, p.dy, PLACE_OF(dy, at, p, slab.first), is_there);
-        NOT_ALL_AT_ONCE;
-        if (p.dresidual_out == 0) ask_for_row(&queue, &p, slab, at, &lead);
+        if (!is_idle) {
+            queue_wait(&queue);
+            queue_take(h, &queue, 0, p.x, PLACE_OF(x, at, p, slab.first), is_there);
+            queue_take(g, &queue, 1, p.dy, PLACE_OF(dy, at, p, slab.first), is_there);
+            NOT_ALL_AT_ONCE;
+            if (p.dresidual_out == 0) ask_for_row(&queue, &p, slab, at, &lead);
+        }
         float this_rstd = rstd, sum_g = 0, sum_gh = 0;
-        EACH_FLOAT(e) h[e] = normalised(h[e], mean, rstd);
+        if (!is_idle) EACH_FLOAT(e) h[e] = normalised(h[e], mean, rstd);
         int is_far = is_mean_far(mean, rstd); // rare; rows that share a warp take the sums together
         if (THREADS_PER_ROW < 32 ? __any_sync(0xffffffffu, is_far) : is_far) {
             float rest = 0;
-            EACH_FLOAT(e) rest += column_of(e, !IN_WORDS) < cols ? h[e] : 0;
+            if (!is_idle) EACH_FLOAT(e) rest += column_of(e, !IN_WORDS) < cols ? h[e] : 0;
             rest = rest_of(sum_one(rest, &sums), p.cols);
             if (THREADS_PER_ROW < 32 && !is_far) rest = 0;
             EACH_FLOAT(e) h[e] -= rest;
         }
-        EACH_FLOAT(e) {                                // g is 0 beyond the row
-            dweight[e] = fmaf(g[e], h[e], dweight[e]); // an explicit FMA, or the compiler
-            dbias[e] += g[e];                          // keeps g h for the sums without weight
-        }
-        if (p.weight != 0) // from the first-level cache, to save registers
-            scale_and_shift(g, p.weight, 0, slab.first, cols, !IN_WORDS, p.weight_is_f32);
-        EACH_FLOAT(e) {
-            sum_g += g[e];
-            sum_gh = fmaf(g[e], h[e], sum_gh);
+        if (!is_idle) {
+            EACH_FLOAT(e) {                                // g is 0 beyond the row
+                dweight[e] = fmaf(g[e], h[e], dweight[e]); // an explicit FMA, or the compiler
+                dbias[e] += g[e];                          // keeps g h for the sums without weight
+            }
+            if (p.weight != 0) // from the first-level cache, to save registers
+                scale_and_shift(g, p.weight, 0, slab.first, cols, !IN_WORDS, p.weight_is_f32);
+            EACH_FLOAT(e) {
+                sum_g += g[e];
+                sum_gh = fmaf(g[e], h[e], sum_gh);
+            }
         }
         if (at.row + step.row < p.rows) { // loaded early, for the next row
             mean = p.mean != 0 ? p.mean[at.row + step.row] : 0;
@@ -149,6 +154,7 @@ DEVICE void go_over_rows(const struct norm_backward_params p, struct row_sums su
             mean = rstd = 0;
         }
         sum_two(&sum_g, &sum_gh, &sums);
+        if (is_idle) continue;
         float mean_gh = sum_gh * inverse_cols, mean_g = p.is_rmsnorm ? 0 : sum_g * inverse_cols;
         float of_h = -this_rstd * mean_gh, shift = -this_rstd * mean_g;
         EACH_FLOAT(e) h[e] = fmaf(h[e], of_h, fmaf(g[e], this_rstd, shift));
