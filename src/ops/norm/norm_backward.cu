@@ -133,7 +133,7 @@ DEVICE void go_over_rows(const struct norm_backward_params p, struct row_sums su
             if (!is_idle) EACH_FLOAT(e) rest += column_of(e, !IN_WORDS) < cols ? h[e] : 0;
             rest = rest_of(sum_one(rest, &sums), p.cols);
             if (THREADS_PER_ROW < 32 && !is_far) rest = 0;
-            EACH_FLOAT(e) h[e] -= rest;
+            if (!is_idle) EACH_FLOAT(e) h[e] -= rest;
         }
         if (!is_idle) {
             EACH_FLOAT(e) {                                // g is 0 beyond the row

@@ -15,7 +15,7 @@ DEVICE float sum_of_products(const struct stage *y, const struct stage *dy, int 
                              float *slots) {
     const int odd = is_stage_odd(y), is_alike = is_stage_odd(dy) == odd;
     float v[PER_WORD], dv[PER_WORD], sum[PER_WORD] = {0};
-#pragma unroll 4
+#pragma unroll 2
     EACH_STAGED_WORD(col, odd, cols) {
         load_staged_word(v, y, col);
         if (is_alike) {
