@@ -48,6 +48,54 @@ void tsri_plan_cuda_sweeps(struct tsri_plan *plan, int64_t rows) {
     cut(plan, rows);
 }
 
+// ---- Stages -----------------------------------------------------------------------------------
+
+// Threads of a staged row, by the bytes of one tensor's stage: each has some groups of 16 bytes to copy at once. The last: of
+// one whose block has a multiprocessor for itself.
+static const struct staged_size {
+    int64_t most_bytes;
+    int threads;
+} staged_sizes[TSRI_NUM_STAGED_SIZES] = {
+    {8192, 32}, {32768, 128}, {INT64_MAX, 512}, {INT64_MAX, TSRI_ROWS_MAX_THREADS}};
+enum { STAGE_GROUP = 16 }; // bytes that move at once
+
+// Of a chunk of one row and one tensor, with what else is in its first and last group.
+int tsri_cuda_stage_bytes(const struct tsri_plan *plan, tsr_dtype dtype) {
+    const int64_t bytes = (int64_t)tsr_dtype_bytes(dtype);
+    return (int)(tsri_ceil_div(plan->block_k * bytes + STAGE_GROUP - bytes, STAGE_GROUP) *
+                 STAGE_GROUP);
+}
+
+// Columns that so many bytes hold, wherever they begin.
+static int64_t staged_cols(tsr_dtype dtype, int64_t bytes) {
+    const int64_t groups = bytes / STAGE_GROUP - 1;
+    return tsri_max(groups * STAGE_GROUP / (int64_t)tsr_dtype_bytes(dtype), 1);
+}
+
+// If a row does not fit, two blocks share a multiprocessor, so that one computes while the other reads.
+void tsri_plan_cuda_stages(struct tsri_plan *plan, const struct tsri_limits *limits, int64_t rows,
+                           int64_t cols, tsr_dtype dtype, int num_tensors) {
+    enum { OTHER_BYTES = 10240 }; // of a block: what the system takes, and a kernel's own
+    const int64_t most = limits->shared_bytes_per_block;
+    const struct staged_size *size = staged_sizes;
+    plan->block_k = tsri_max(cols, 1);
+    if (cols > staged_cols(dtype, (most - OTHER_BYTES) / num_tensors))
+        plan->block_k = staged_cols(dtype, (most / 2 - OTHER_BYTES) / num_tensors);
+    const int64_t bytes = tsri_cuda_stage_bytes(plan, dtype);
+    while (bytes > size->most_bytes) size++;
+    if (bytes * num_tensors > most / 2 - OTHER_BYTES)
+        size = &staged_sizes[TSRI_NUM_STAGED_SIZES - 1];
+    plan->block_m = size->threads;
+    plan->grain = tsri_cuda_block_threads(plan) / plan->block_m;
+    cut(plan, rows);
+}
+
+struct tsri_plan tsri_cuda_staged_size(int index) {
+    return (struct tsri_plan){.block_m = staged_sizes[index].threads, .block_k = 1};
+}
+
+// ---- Programs and launches ----------------------------------------------------------------------
+
 static void define(struct tsri_cuda_program *program, const char *name, int64_t value) {
     program->defines[program->num_defines++] = (struct tsri_cuda_define){name, (int)value};
 }
@@ -85,10 +133,12 @@ bool tsri_cuda_rows_kernel(const struct tsri_cuda_rows_list *list, int index,
 }
 
 tsr_status tsri_cuda_rows_launch(tsr_context *ctx, const char *op, const struct tsri_plan *plan,
-                                 const struct tsri_cuda_program *program, const void *params) {
+                                 const struct tsri_cuda_program *program, int shared_bytes,
+                                 const void *params) {
     struct tsri_cuda_launch launch = {
         .num_blocks = plan->num_tasks,
         .num_threads = tsri_cuda_block_threads(plan),
+        .shared_bytes = shared_bytes,
         .is_early = true,
         .params = params,
     };

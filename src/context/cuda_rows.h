@@ -31,6 +31,20 @@ struct tsri_cuda_width {
 void tsri_plan_cuda_widths(struct tsri_plan *plan, int64_t rows, int64_t cols,
                            const struct tsri_cuda_width *widths);
 
+// Rows in shared memory (cuda/device/staged_rows.cuh), of any width, each of `num_tensors` tensors in a stage of its own: sets
+// block_m, grain, num_tasks and block_k, the columns of a chunk: the whole row where it fits.
+void tsri_plan_cuda_stages(struct tsri_plan *plan, const struct tsri_limits *limits, int64_t rows,
+                           int64_t cols, tsr_dtype dtype, int num_tensors);
+// Bytes of a stage, and of all of a block.
+int tsri_cuda_stage_bytes(const struct tsri_plan *plan, tsr_dtype dtype);
+static inline int tsri_cuda_stages_bytes(const struct tsri_plan *plan, tsr_dtype dtype,
+                                         int num_tensors) {
+    return (int)plan->grain * num_tensors * tsri_cuda_stage_bytes(plan, dtype);
+}
+// The plan of the index-th of the TSRI_NUM_STAGED_SIZES kernels that such plans can use for a dtype.
+enum { TSRI_NUM_STAGED_SIZES = 4 };
+struct tsri_plan tsri_cuda_staged_size(int index);
+
 // The program of a plan: DTYPE, THREADS_PER_ROW and, if the plan has it, FLOATS_PER_THREAD.
 struct tsri_cuda_program tsri_cuda_rows_program(const char *source, const char *entry,
                                                 tsr_dtype dtype, const struct tsri_plan *plan);
@@ -46,10 +60,11 @@ struct tsri_cuda_rows_list {
 bool tsri_cuda_rows_kernel(const struct tsri_cuda_rows_list *list, int index,
                            struct tsri_cuda_program *program);
 
-// Launches one block per task of the plan, with whole rows of threads. The kernel starts early and begins with
-// begin_early().
+// Launches one block per task of the plan, with whole rows of threads and so many bytes of shared memory beside the kernel's
+// own. The kernel starts early and begins with begin_early().
 tsr_status tsri_cuda_rows_launch(tsr_context *ctx, const char *op, const struct tsri_plan *plan,
-                                 const struct tsri_cuda_program *program, const void *params);
+                                 const struct tsri_cuda_program *program, int shared_bytes,
+                                 const void *params);
 
 // Threads per block of such a plan.
 int tsri_cuda_block_threads(const struct tsri_plan *plan);

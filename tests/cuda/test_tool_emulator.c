@@ -22,10 +22,15 @@ static const struct emulator_case cases[] = {
     {"layernorm_forward", "cuda-rows", TSR_BF16, "rows=9 cols=256 +weight +bias +mean +rstd"},
     {"layernorm_forward", "cuda-rows", TSR_F32,
      "rows=3 cols=1024 +weight +bias +residual +residual_out"}, // a full row
-    {"rmsnorm_forward", "cuda-sweeps", TSR_BF16,
-     "rows=3 cols=5000 +weight +residual +residual_out"},
+    {"rmsnorm_forward", "cuda-staged", TSR_BF16,
+     "rows=3 cols=5001 +weight +residual +residual_out"},
+    {"layernorm_forward", "cuda-staged", TSR_F32, "rows=2 cols=90001 +weight +bias"}, // in chunks
+    {"layernorm_forward", "cuda-staged", TSR_F16, "rows=5 cols=301", FILL_SPECIAL},
     {"rmsnorm_forward", "cuda-clusters", TSR_F32, "rows=2 cols=40000 +weight"},
+    {"layernorm_forward", "cuda-rows", TSR_F16,
+     "rows=9 cols=301 +weight +bias +residual +residual_out"},
     {"layernorm_backward", "cuda-rows", TSR_BF16, "rows=40 cols=256 +dweight +dbias"},
+    {"layernorm_backward", "cuda-rows", TSR_F16, "rows=40 cols=301 +weight +dweight +dbias"},
     {"layernorm_backward", "cuda-rows", TSR_F32, "rows=40 cols=60 +dweight +dbias", FILL_SHIFTED},
     {"layernorm_backward", "cuda-sweeps", TSR_F32, "rows=5 cols=3000 +dweight", FILL_SHIFTED},
     {"rmsnorm_backward", "cuda-sweeps", TSR_BF16, "rows=5 cols=3000 +dweight"},
@@ -41,6 +46,7 @@ static const struct emulator_case cases[] = {
     {"cross_entropy_forward", NULL, TSR_BF16, "rows=5 vocab=700"},
     {"cross_entropy_backward", NULL, TSR_BF16, "rows=5 vocab=700"},
     {"cross_entropy_backward", NULL, TSR_F32, "rows=9 vocab=700", FILL_SPECIAL},
+    {"cross_entropy_backward", NULL, TSR_BF16, "rows=2 vocab=8201"}, // shared by blocks
 };
 
 static void test_rows_and_elements(void **state) {

@@ -3,8 +3,8 @@
 // written once. Rows up to a warp's width share a block; a wider row has its own block.
 //
 // Aligned rows (addresses, strides and width are multiples of 16 bytes) move in groups of 16 bytes: element i of a
-// thread's group v is column (thread + v THREADS_PER_ROW) GROUP + i. Other rows move element by element: element e is
-// column thread + e THREADS_PER_ROW. Both are coalesced, and the work on registers is the same for both.
+// thread's group v is column (thread + v THREADS_PER_ROW) GROUP + i. Other rows move in words (row_words.cuh). Both are
+// coalesced, and the work on registers is the same for both.
 #ifndef TSRI_DEVICE_ROWS_CUH
 #define TSRI_DEVICE_ROWS_CUH
 
@@ -15,19 +15,15 @@
 #error "FLOATS_PER_THREAD is not defined: a multiple of 8"
 #endif
 
+#include "cuda/device/row_words.cuh"
+
 #define NUM_GROUPS (FLOATS_PER_THREAD / GROUP)
 #define EACH_FLOAT(e) _Pragma("unroll") for (int e = 0; e < FLOATS_PER_THREAD; e++)
-
-// Makes the compiler repeat the comparisons of columns, because kept results take one register per element.
-#define COMPARE_ANEW(cols) asm volatile("" : "+r"(cols))
-
-// Placed between loads: keeps later loads from moving up, which would take registers for all of them.
-#define NOT_ALL_AT_ONCE asm volatile("" ::: "memory")
 
 // The column of a thread's element; at least cols if the element does not exist.
 DEVICE int column_of(int e, int is_aligned) {
     return is_aligned ? (ROW_THREAD + e / GROUP * THREADS_PER_ROW) * GROUP + e % GROUP
-                      : ROW_THREAD + e * THREADS_PER_ROW;
+                      : word_column(e / PER_WORD) + e % PER_WORD;
 }
 
 // How rows are read. ONCE: not kept in the first-level cache, which holds the weight and bias vectors. KEPT: cached.
@@ -49,7 +45,21 @@ DEVICE void load_groups(uint4 raw[NUM_GROUPS], const void *data, long long at, i
     }
 }
 
-// Elements beyond the row become `fill`, 0 or -inf.
+// A row in pairs of columns, for widen_word.
+DEVICE void load_pairs(unsigned pairs[NUM_WORDS + 1], const void *data, long long at, int cols,
+                       unsigned fill) {
+    const int odd = is_odd(data, at);
+    load_words(pairs, data, at, odd, cols, fill);
+    join_words(pairs, odd);
+#if PER_WORD == 2
+    if (fill == 0) return;
+    EACH_WORD(v)
+    if (v * WORD_STEP + 1 == cols - first_column())
+        pairs[v] = (pairs[v] & 0xffff) | (fill & 0xffff0000u);
+#endif
+}
+
+// Elements beyond the row become `fill`, 0 or -inf. All lanes of a warp call it.
 DEVICE void load_row(float x[FLOATS_PER_THREAD], const void *data, long long at, int cols,
                      int is_aligned, int how, float fill) {
     if (is_aligned) {
@@ -58,11 +68,9 @@ DEVICE void load_row(float x[FLOATS_PER_THREAD], const void *data, long long at,
 #pragma unroll
         for (int v = 0; v < NUM_GROUPS; v++) widen(raw[v], x + v * GROUP);
     } else {
-        COMPARE_ANEW(cols);
-        EACH_FLOAT(e) {
-            int col = ROW_THREAD + e * THREADS_PER_ROW;
-            x[e] = col < cols ? load(data, at + col) : fill;
-        }
+        unsigned raw[NUM_WORDS + 1];
+        load_pairs(raw, data, at, cols, fill_of(fill));
+        EACH_WORD(v) widen_word(raw[v], x + v * PER_WORD);
     }
 }
 
@@ -91,11 +99,9 @@ DEVICE void store_row(const float x[FLOATS_PER_THREAD], void *data, long long at
                 store_bytes(data, at + col, narrow(x + v * GROUP));
         }
     } else {
-        COMPARE_ANEW(cols);
-        EACH_FLOAT(e) {
-            int col = ROW_THREAD + e * THREADS_PER_ROW;
-            if (col < cols) store(data, at + col, x[e]);
-        }
+        unsigned pairs[NUM_WORDS];
+        EACH_WORD(v) pairs[v] = narrow_word(x + v * PER_WORD);
+        store_pairs(pairs, data, at, cols);
     }
 }
 
@@ -109,8 +115,9 @@ DEVICE void subtract(float x[FLOATS_PER_THREAD], float number, int cols, int is_
             for (int i = 0; i < GROUP; i++) x[v * GROUP + i] -= here;
         }
     } else {
-        COMPARE_ANEW(cols);
-        EACH_FLOAT(e) x[e] -= ROW_THREAD + e * THREADS_PER_ROW < cols ? number : 0;
+        int left = cols - first_column();
+        COMPARE_ANEW(left);
+        EACH_FLOAT(e) x[e] -= e / PER_WORD * WORD_STEP + e % PER_WORD < left ? number : 0;
     }
 }
 
@@ -134,13 +141,7 @@ DEVICE void scale_and_shift(float x[FLOATS_PER_THREAD], const void *weight, cons
     } else if (is_aligned) {
         SCALE_GROUPS(0)
     } else {
-        COMPARE_ANEW(cols);
-        EACH_FLOAT(e) {
-            int col = ROW_THREAD + e * THREADS_PER_ROW;
-            if (col >= cols) continue;
-            float shift = bias != 0 ? load_either(bias, first + col, is_f32) : 0;
-            x[e] = x[e] * load_either(weight, first + col, is_f32) + shift;
-        }
+        scale_words(x, weight, bias, first, cols, is_f32);
     }
 }
 

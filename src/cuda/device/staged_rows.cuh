@@ -8,6 +8,7 @@
 
 #include "cuda/device/copy_async.cuh"
 #include "cuda/device/reduce.cuh"
+#include "cuda/device/words.cuh"
 
 // Element c of the row is element shift + c of memory, which is aligned to 16 bytes.
 struct stage {
@@ -74,12 +75,42 @@ DEVICE void load_staged(float x[GROUP], const struct stage *s, int col) {
     }
 }
 
-// The columns that a thread sums go by their numbers, wherever the row lies, so that it has the same bits at every address:
-// groups of them where all rows are aligned, which EACH_GROUP gives with a shift of 0, else single ones.
-#define EACH_COLUMN(col, cols) for (int col = ROW_THREAD; col < (cols); col += THREADS_PER_ROW)
-
+// One column of a staged row.
 DEVICE float staged_element(const struct stage *s, int col) {
     return load(s->memory, s->shift + col);
+}
+
+// Sums of rows that are not aligned, in words as they lie in the stage, but by columns, so that a row has the same bits at every
+// address. (Where all rows are aligned, EACH_GROUP with a shift of 0 goes by columns too.) A thread's word k is columns 2 k - odd
+// and the next, `odd` elements after a word's begin. So a thread always has the same even columns; its odd ones are those of the
+// thread before it if the row is odd, and sum_of_words returns them to their thread. Elements in end groups that are no columns
+// are what stage_row filled in.
+#define EACH_STAGED_WORD(col, odd, cols)                                                           \
+    for (int col = ROW_THREAD * PER_WORD - (odd); col < (cols); col += THREADS_PER_ROW * PER_WORD)
+
+DEVICE int is_stage_odd(const struct stage *s) { return PER_WORD == 2 ? s->shift & 1 : 0; }
+DEVICE void load_staged_word(float x[PER_WORD], const struct stage *s, int col) {
+    widen_word(*(const unsigned *)(s->memory + (s->shift + col) * ELEMENT_BYTES), x);
+}
+
+// From a thread's sums of its words' first and second elements. slots: a float of each thread; between two calls with the same
+// slots the row's threads pass a barrier.
+DEVICE float sum_of_words(const float sum[PER_WORD], int odd, float *slots) {
+#if PER_WORD == 2
+    const float even = odd ? sum[1] : sum[0];
+    float others = odd ? sum[0] : sum[1];
+    if (THREADS_PER_ROW == 32) {
+        others = __shfl_sync(0xffffffffu, others, ROW_THREAD + odd);
+    } else {
+        float *row = slots + ROW_OF_BLOCK * THREADS_PER_ROW;
+        row[(ROW_THREAD - odd) & (THREADS_PER_ROW - 1)] = others;
+        row_barrier();
+        others = row[ROW_THREAD];
+    }
+    return even + others;
+#else
+    return sum[0];
+#endif
 }
 
 #endif

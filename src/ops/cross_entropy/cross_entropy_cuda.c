@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans and launches of cross-entropy on CUDA. In forward, each row has a warp, or a block of one of three sizes.
+// Plans and launches of cross-entropy on CUDA. Each row has a warp, or a block of one of three sizes.
 #include "context/cuda_elements.h"
 #include "context/cuda_rows.h"
 #include "ops/cross_entropy/cross_entropy_params.h"
 #include "ops/cross_entropy/cross_entropy_problem.h"
 
 enum { MAX_COLS = INT32_MAX - 65536 };
-enum { WARP = 32, NARROW_COLS = 512, MEDIUM = 128, MEDIUM_COLS = 8192, WIDE = 256, WIDEST = 512 };
+enum { WARP = 32, MEDIUM = 128, WIDE = 256, WIDEST = 512 };
+enum { WARP_BYTES = 4096, MEDIUM_BYTES = 16384 }; // of rows that so many threads take
 static const int sizes[] = {WARP, MEDIUM, WIDE, WIDEST};
 
 static const char forward_source[] = "ops/cross_entropy/cross_entropy_forward.cu",
                   forward_name[] = "cross_entropy_forward",
+                  gradient_source[] = "ops/cross_entropy/cross_entropy_gradient.cu",
+                  gradient_name[] = "cross_entropy_gradient",
                   backward_source[] = "ops/cross_entropy/cross_entropy_backward.cu",
                   backward_name[] = "cross_entropy_backward";
 
@@ -22,15 +25,25 @@ bool cross_entropy_cuda_fits(const void *problem, const struct tsri_limits *limi
 
 // ---- Forward ----------------------------------------------------------------------------------
 
+// The threads of a row.
+static int threads_of(const struct cross_entropy_problem *p) {
+    const int64_t bytes = p->logits.cols * (int64_t)tsr_dtype_bytes(p->logits.dtype);
+    return bytes <= WARP_BYTES ? WARP : bytes <= MEDIUM_BYTES ? MEDIUM : WIDE;
+}
+
+// grain: rows of a block; of a warp, as many as leave each warp that runs at once some.
 void cross_entropy_cuda_plan(const void *problem, const struct tsri_limits *limits,
                              struct tsri_plan *plan) {
+    enum { SM_WARPS = 64, MOST_ROWS = 32 };
     const struct cross_entropy_problem *p = problem;
-    int64_t cols = p->logits.cols;
+    plan->block_m = threads_of(p);
     // Wide rows: four blocks of 256 threads fit on a multiprocessor, and fewer threads of a row wait for its last
     // groups. With too few rows for that, a row gets more threads.
-    int wide = p->logits.rows >= 3 * limits->num_sms ? WIDE : WIDEST;
-    plan->block_m = cols <= NARROW_COLS ? WARP : cols <= MEDIUM_COLS ? MEDIUM : wide;
+    if (plan->block_m == WIDE && p->logits.rows < 3 * limits->num_sms) plan->block_m = WIDEST;
     plan->grain = tsri_cuda_block_threads(plan) / plan->block_m;
+    if (plan->block_m == WARP)
+        plan->grain *= tsri_max(
+            tsri_min(p->logits.rows / ((int64_t)limits->num_sms * SM_WARPS), MOST_ROWS), 1);
     plan->num_tasks = tsri_min(tsri_ceil_div(p->logits.rows, plan->grain), INT32_MAX);
 }
 
@@ -58,9 +71,10 @@ tsr_status cross_entropy_cuda_run(tsr_context *ctx, const void *problem,
         .rows = p->logits.rows,
         .cols = (int)p->logits.cols,
         .ignore_index = p->ignore_index,
+        .rows_each = (int)(plan->grain * plan->block_m / tsri_cuda_block_threads(plan)),
         .label_smoothing = p->label_smoothing,
     };
-    return tsri_cuda_rows_launch(ctx, forward_name, plan, &program, &params);
+    return tsri_cuda_rows_launch(ctx, forward_name, plan, &program, 0, &params);
 }
 
 bool cross_entropy_cuda_forward_kernel(int index, int cuda_arch,
@@ -77,16 +91,21 @@ bool cross_entropy_cuda_forward_kernel(int index, int cuda_arch,
 
 // ---- Backward ---------------------------------------------------------------------------------
 
-// The first kernel computes the values that the elements of a row share (most rows' blocks read almost nothing for
-// that), the second the elements.
+// A warp or a block has a row: one launch. Wide rows that are fewer than three a multiprocessor are shared by blocks: a first
+// launch finds what the elements of a row share (by the same threads, so that the bits are the same), a second one takes the
+// elements.
+// block_k: 1 with two launches.
 void cross_entropy_cuda_plan_backward(const void *problem, const struct tsri_limits *limits,
                                       struct tsri_plan *plan) {
     const struct cross_entropy_problem *p = problem;
-    (void)limits;
-    plan->block_m = p->logits.cols <= NARROW_COLS ? WARP : WIDE;
+    plan->block_m = threads_of(p);
+    plan->block_k = (plan->block_m == WIDE && p->logits.rows < 3 * limits->num_sms) ||
+                    p->logits.rows > INT32_MAX; // more than a launch has blocks
+    if (plan->block_k > 0) plan->block_m = WIDE;
     plan->grain = tsri_cuda_block_threads(plan) / plan->block_m;
     plan->num_tasks = tsri_min(tsri_ceil_div(p->logits.rows, plan->grain), INT32_MAX);
-    plan->workspace_bytes = (size_t)p->logits.rows * sizeof(struct cross_entropy_row);
+    if (plan->block_k > 0)
+        plan->workspace_bytes = (size_t)p->logits.rows * sizeof(struct cross_entropy_row);
 }
 
 static struct tsri_cuda_program elements_program(tsr_dtype dtype) {
@@ -94,6 +113,8 @@ static struct tsri_cuda_program elements_program(tsr_dtype dtype) {
 }
 
 static struct tsri_cuda_program rows_program(tsr_dtype dtype, const struct tsri_plan *plan) {
+    if (plan->block_k == 0)
+        return tsri_cuda_rows_program(gradient_source, gradient_name, dtype, plan);
     return tsri_cuda_rows_program("ops/cross_entropy/cross_entropy_rows.cu", "cross_entropy_rows",
                                   dtype, plan);
 }
@@ -104,35 +125,34 @@ tsr_status cross_entropy_cuda_backward_prepare(tsr_context *ctx, const void *pro
     const struct tsri_cuda_program of_rows = rows_program(p->logits.dtype, plan),
                                    of_elements = elements_program(p->logits.dtype);
     TSRI_TRY(tsri_cuda_prepare(backward_name, tsri_context_queue(ctx), &of_rows));
+    if (plan->block_k == 0) return TSR_OK;
     return tsri_cuda_prepare(backward_name, tsri_context_queue(ctx), &of_elements);
-}
-
-static tsr_status run_rows(tsr_context *ctx, const struct cross_entropy_problem *p,
-                           const struct tsri_plan *plan, struct cross_entropy_row *rows) {
-    const struct tsri_cuda_program program = rows_program(p->logits.dtype, plan);
-    const struct cross_entropy_rows_params params = {
-        .logits = p->logits.data,
-        .targets = p->targets.data,
-        .lse = p->lse,
-        .dloss = p->dloss,
-        .rows_out = rows,
-        .logits_stride = p->logits.stride,
-        .targets_stride = p->targets.stride,
-        .rows = p->logits.rows,
-        .cols = (int)p->logits.cols,
-        .ignore_index = p->ignore_index,
-        .label_smoothing = p->label_smoothing,
-    };
-    return tsri_cuda_rows_launch(ctx, backward_name, plan, &program, &params);
 }
 
 tsr_status cross_entropy_cuda_backward_run(tsr_context *ctx, const void *problem,
                                            const struct tsri_plan *plan, void *workspace) {
     const struct cross_entropy_problem *p = problem;
-    const struct tsri_cuda_program program = elements_program(p->logits.dtype);
+    const struct tsri_cuda_program of_rows = rows_program(p->logits.dtype, plan),
+                                   of_elements = elements_program(p->logits.dtype);
     const struct tsri_rows *const views[] = {&p->dlogits, &p->logits};
-    double other = p->label_smoothing / (double)tsri_max(p->logits.cols, 1);
-    struct cross_entropy_backward_params params = {
+    const double other = p->label_smoothing / (double)tsri_max(p->logits.cols, 1);
+    const struct cross_entropy_gradient_params gradient = {
+        .rows = {.logits = p->logits.data,
+                 .targets = p->targets.data,
+                 .lse = p->lse,
+                 .dloss = p->dloss,
+                 .rows_out = workspace,
+                 .logits_stride = p->logits.stride,
+                 .targets_stride = p->targets.stride,
+                 .rows = p->logits.rows,
+                 .cols = (int)p->logits.cols,
+                 .ignore_index = p->ignore_index,
+                 .label_smoothing = p->label_smoothing,
+                 .other = other},
+        .dlogits = p->dlogits.data,
+        .dlogits_stride = p->dlogits.stride,
+    };
+    struct cross_entropy_backward_params elements = {
         .logits = tsri_elements_view(&p->logits),
         .dlogits = tsri_elements_view(&p->dlogits),
         .rows = workspace,
@@ -140,21 +160,25 @@ tsr_status cross_entropy_cuda_backward_run(tsr_context *ctx, const void *problem
         .q_other = (float)other,
     };
     if (p->logits.cols == 0) return TSR_OK;
-    TSRI_TRY(run_rows(ctx, p, plan, workspace));
-    tsri_cuda_elements_grid(&params.grid, views, TSRI_COUNT(views),
+    if (plan->block_k == 0)
+        return tsri_cuda_rows_launch(ctx, backward_name, plan, &of_rows, 0, &gradient);
+    TSRI_TRY(tsri_cuda_rows_launch(ctx, backward_name, plan, &of_rows, 0, &gradient.rows));
+    tsri_cuda_elements_grid(&elements.grid, views, TSRI_COUNT(views),
                             16 / (int)tsr_dtype_bytes(p->logits.dtype), CROSS_ENTROPY_AT_ONCE);
-    return tsri_cuda_elements_launch(ctx, backward_name, &program, &params.grid, &params);
+    return tsri_cuda_elements_launch(ctx, backward_name, &of_elements, &elements.grid, &elements);
 }
 
+// Of each dtype: rows by each number of threads, then what wide rows share.
 bool cross_entropy_cuda_backward_kernel(int index, int cuda_arch,
                                         struct tsri_cuda_program *program) {
-    static const int row_sizes[] = {WARP, WIDE};
-    enum { NUM_SIZES = TSRI_COUNT(row_sizes), NUM_ROWS = NUM_SIZES * TSRI_NUM_CUDA_DTYPES };
+    enum { NUM_SIZES = 3, NUM_ROWS = (NUM_SIZES + 1) * TSRI_NUM_CUDA_DTYPES };
     (void)cuda_arch;
     if (index >= NUM_ROWS)
         return tsri_cuda_dtype_kernel(backward_source, backward_name, index - NUM_ROWS, program);
-    const struct tsri_plan plan = {.block_m = row_sizes[index % NUM_SIZES]};
-    const tsr_dtype dtype = tsri_cuda_dtypes[index / NUM_SIZES];
+    const int size = index % (NUM_SIZES + 1);
+    const struct tsri_plan plan = {.block_m = size < NUM_SIZES ? sizes[size] : WIDE,
+                                   .block_k = size == NUM_SIZES};
+    const tsr_dtype dtype = tsri_cuda_dtypes[index / (NUM_SIZES + 1)];
     *program = rows_program(dtype, &plan);
     program->is_rare = dtype == TSR_F16 && plan.block_m < WIDE; // narrower than a vocabulary
     return true;

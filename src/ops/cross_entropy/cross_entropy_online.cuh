@@ -36,14 +36,19 @@ DEVICE void take(struct online *o, const float *x, int n, int is_smoothed) {
     o->count += n;
 }
 
+// The elements of a row in front of the first multiple of 16 bytes.
+DEVICE int head_of(const char *row, int cols) {
+    const int head = (int)(-(long long)row & 15) / ELEMENT_BYTES;
+    return head < cols ? head : cols;
+}
+
 // A row may start at any address: first the elements before the next multiple of 16 bytes, then groups, then the rest.
 // Skips column `but` unless it is negative.
 DEVICE struct online take_row(const void *logits, long long at, int cols, int is_smoothed,
                               int but) {
     struct online o = {-INFINITE, 0, 0, 0};
     const char *row = (const char *)logits + at * ELEMENT_BYTES;
-    int head = (int)(-(long long)row & 15) / ELEMENT_BYTES;
-    head = head < cols ? head : cols;
+    const int head = head_of(row, cols);
     int groups = (cols - head) / GROUP, tail = cols - head - groups * GROUP;
     for (int first = ROW_THREAD; first < groups; first += AT_ONCE * THREADS_PER_ROW) {
         uint4 raw[AT_ONCE];

@@ -14,6 +14,7 @@ struct cross_entropy_forward_params {
     float *loss, *lse; // lse may be NULL
     long long logits_stride, targets_stride, rows;
     int cols, ignore_index;
+    int rows_each; // adjacent rows of a warp, at most 32; 1 if a block has a row
     double label_smoothing;
 };
 
@@ -31,7 +32,13 @@ struct cross_entropy_rows_params {
     struct cross_entropy_row *rows_out; // (rows), 16-byte aligned
     long long logits_stride, targets_stride, rows;
     int cols, ignore_index;
-    double label_smoothing;
+    double label_smoothing, other; // other: target probability of every class except the target
+};
+
+struct cross_entropy_gradient_params {
+    struct cross_entropy_rows_params rows; // without rows_out
+    void *dlogits;
+    long long dlogits_stride;
 };
 
 struct cross_entropy_backward_params {

@@ -8,8 +8,12 @@
 // Floor: x and dy read once, dx written once. Limit: memory, of which blocks with equal shares of the rows get unequal ones; in 16
 // bits a cluster has a single row on its way through its two barriers. Figures: docs/kernels/norm.md.
 // The host defines
-//     DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD, and IS_CLUSTER for rows of a cluster
+//     DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD, IS_CLUSTER for rows of a cluster, IN_WORDS for rows that are not aligned
+#ifdef IS_CLUSTER
+#define BLOCK_THREADS THREADS_PER_ROW
+#else
 #define BLOCK_THREADS 512
+#endif
 #include "cuda/device/row_queue.cuh"
 #include "ops/norm/norm_device.cuh"
 #include "ops/norm/norm_params.h"
@@ -28,25 +32,24 @@ DEVICE void gather(float sum[FLOATS_PER_THREAD], float *shared) {
 }
 
 // Writes a block's sums; with aligned rows, each four columns are contiguous.
-DEVICE void write_sums(float *to, const float sum[FLOATS_PER_THREAD], int cols, int is_aligned,
-                       int in_fours) {
+DEVICE void write_sums(float *to, const float sum[FLOATS_PER_THREAD], int cols, int in_fours) {
 #pragma unroll
     for (int e = 0; e < FLOATS_PER_THREAD; e += 4) {
         if (in_fours) {
-            int col = column_of(e, is_aligned);
+            int col = column_of(e, !IN_WORDS);
             if (col < cols)
                 *(float4 *)&to[col] = make_float4(sum[e], sum[e + 1], sum[e + 2], sum[e + 3]);
             continue;
         }
         for (int i = e; i < e + 4; i++) {
-            int col = column_of(i, is_aligned);
+            int col = column_of(i, !IN_WORDS);
             if (col < cols) to[col] = sum[i];
         }
     }
 }
 
 // Where a row begins in each tensor. It moves by additions, because 64-bit multiplications for each row would cost
-// time. The residual is rare and not worth the registers.
+// time; words need the registers and multiply. The residual is rare and not worth the registers.
 struct row_place {
     long long row, x, dy, dx;
 };
@@ -64,23 +67,25 @@ DEVICE void move_on(struct row_place *place, const struct row_place *step) {
     place->dx += step->dx;
 }
 
+#define PLACE_OF(tensor, place, p, first)                                                          \
+    (IN_WORDS ? (place).row * (p).tensor##_stride + (first) : (place).tensor)
+
 // Prefetches the row that is `lead` beyond a place.
 DEVICE void ask_for_row(struct row_queue *queue, const struct norm_backward_params *p,
-                        struct slab slab, const struct row_place *at,
-                        const struct row_place *lead) {
-    int cols = at->row + lead->row < p->rows ? slab.cols : 0;
-    queue_ask(queue, 0, p->x, at->x + lead->x, cols);
-    queue_ask(queue, 1, p->dy, at->dy + lead->dy, cols);
+                        struct slab slab, struct row_place at, const struct row_place *lead) {
+    move_on(&at, lead);
+    int cols = at.row < p->rows ? slab.cols : 0;
+    queue_ask(queue, 0, p->x, PLACE_OF(x, at, *p, slab.first), cols);
+    queue_ask(queue, 1, p->dy, PLACE_OF(dy, at, *p, slab.first), cols);
     if (p->dresidual_out != 0)
-        queue_ask(queue, 2, p->dresidual_out,
-                  (at->row + lead->row) * p->dresidual_out_stride + slab.first, cols);
+        queue_ask(queue, 2, p->dresidual_out, at.row * p->dresidual_out_stride + slab.first, cols);
     queue_commit(queue);
 }
 
 // Prefetches the queue's first rows into the second-level cache while the previous kernel ends.
 DEVICE void fetch_first_rows(const struct norm_backward_params *p) {
 #if !IS_CLUSTER
-    for (int stage = 0; p->is_aligned && stage < p->stages; stage++) {
+    for (int stage = 0; !IN_WORDS && stage < p->stages; stage++) {
         long long row = ((long long)stage * gridDim.x + blockIdx.x) * ROWS_PER_BLOCK + ROW_OF_BLOCK;
         if (row >= p->rows) break;
         fetch_row(p->x, row * p->x_stride, p->cols);
@@ -89,8 +94,7 @@ DEVICE void fetch_first_rows(const struct norm_backward_params *p) {
 #endif
 }
 
-// Compiled once for aligned rows and once for others, so that neither slows down the other.
-DEVICE void go_over_rows(const struct norm_backward_params p, int is_aligned, struct row_sums sums,
+DEVICE void go_over_rows(const struct norm_backward_params p, struct row_sums sums,
                          struct row_queue queue) {
     const struct slab slab = slab_of(&sums, p.cols, p.slab);
     const struct row_place step =
@@ -100,49 +104,48 @@ DEVICE void go_over_rows(const struct norm_backward_params p, int is_aligned, st
     float inverse_cols = 1.0f / p.cols, mean = 0, rstd = 0;
     float dweight[FLOATS_PER_THREAD], dbias[FLOATS_PER_THREAD];
     EACH_FLOAT(e) dweight[e] = dbias[e] = 0;
-    if (is_aligned) queue_clear(&queue, slab.cols);
+    const int is_idle = IN_WORDS && is_warp_idle(slab.cols);
+    queue_clear(&queue, slab.cols);
     const struct row_place lead = place_of(&p, p.stages * step.row, 0);
-    for (int stage = 0; is_aligned && stage < p.stages; stage++) {
+    for (int stage = 0; !is_idle && stage < p.stages; stage++) {
         const struct row_place early = place_of(&p, stage * step.row, 0);
-        ask_for_row(&queue, &p, slab, &at, &early);
+        ask_for_row(&queue, &p, slab, at, &early);
     }
     if (at.row < p.rows) {
         mean = p.mean != 0 ? p.mean[at.row] : 0;
         rstd = p.rstd[at.row];
     }
-    for (long long base = at.row - ROW_OF_BLOCK; base < p.rows;
-         base += step.row, move_on(&at, &step)) {
+    for (; at.row - ROW_OF_BLOCK < p.rows; move_on(&at, &step)) {
         int is_there = ROWS_PER_BLOCK == 1 || at.row < p.rows, cols = is_there ? slab.cols : 0;
         float h[FLOATS_PER_THREAD], g[FLOATS_PER_THREAD];
-        if (is_aligned) {
+        if (!is_idle) {
             queue_wait(&queue);
-            queue_take(h, &queue, 0, is_there);
-            queue_take(g, &queue, 1, is_there);
+            queue_take(h, &queue, 0, p.x, PLACE_OF(x, at, p, slab.first), is_there);
+            queue_take(g, &queue, 1, p.dy, PLACE_OF(dy, at, p, slab.first), is_there);
             NOT_ALL_AT_ONCE;
-            if (p.dresidual_out == 0) ask_for_row(&queue, &p, slab, &at, &lead);
-        } else {
-            load_row(h, p.x, at.x, cols, 0, ROWS_ONCE, 0);
-            load_row(g, p.dy, at.dy, cols, 0, ROWS_ONCE, 0);
+            if (p.dresidual_out == 0) ask_for_row(&queue, &p, slab, at, &lead);
         }
         float this_rstd = rstd, sum_g = 0, sum_gh = 0;
-        EACH_FLOAT(e) h[e] = normalised(h[e], mean, rstd);
+        if (!is_idle) EACH_FLOAT(e) h[e] = normalised(h[e], mean, rstd);
         int is_far = is_mean_far(mean, rstd); // rare; rows that share a warp take the sums together
         if (THREADS_PER_ROW < 32 ? __any_sync(0xffffffffu, is_far) : is_far) {
             float rest = 0;
-            EACH_FLOAT(e) rest += column_of(e, is_aligned) < cols ? h[e] : 0;
+            if (!is_idle) EACH_FLOAT(e) rest += column_of(e, !IN_WORDS) < cols ? h[e] : 0;
             rest = rest_of(sum_one(rest, &sums), p.cols);
             if (THREADS_PER_ROW < 32 && !is_far) rest = 0;
-            EACH_FLOAT(e) h[e] -= rest;
+            if (!is_idle) EACH_FLOAT(e) h[e] -= rest;
         }
-        EACH_FLOAT(e) {                                // g is 0 beyond the row
-            dweight[e] = fmaf(g[e], h[e], dweight[e]); // an explicit FMA, or the compiler
-            dbias[e] += g[e];                          // keeps g h for the sums without weight
-        }
-        if (p.weight != 0) // from the first-level cache, to save registers
-            scale_and_shift(g, p.weight, 0, slab.first, cols, is_aligned, p.weight_is_f32);
-        EACH_FLOAT(e) {
-            sum_g += g[e];
-            sum_gh = fmaf(g[e], h[e], sum_gh);
+        if (!is_idle) {
+            EACH_FLOAT(e) {                                // g is 0 beyond the row
+                dweight[e] = fmaf(g[e], h[e], dweight[e]); // an explicit FMA, or the compiler
+                dbias[e] += g[e];                          // keeps g h for the sums without weight
+            }
+            if (p.weight != 0) // from the first-level cache, to save registers
+                scale_and_shift(g, p.weight, 0, slab.first, cols, !IN_WORDS, p.weight_is_f32);
+            EACH_FLOAT(e) {
+                sum_g += g[e];
+                sum_gh = fmaf(g[e], h[e], sum_gh);
+            }
         }
         if (at.row + step.row < p.rows) { // loaded early, for the next row
             mean = p.mean != 0 ? p.mean[at.row + step.row] : 0;
@@ -151,20 +154,17 @@ DEVICE void go_over_rows(const struct norm_backward_params p, int is_aligned, st
             mean = rstd = 0;
         }
         sum_two(&sum_g, &sum_gh, &sums);
+        if (is_idle) continue;
         float mean_gh = sum_gh * inverse_cols, mean_g = p.is_rmsnorm ? 0 : sum_g * inverse_cols;
         float of_h = -this_rstd * mean_gh, shift = -this_rstd * mean_g;
         EACH_FLOAT(e) h[e] = fmaf(h[e], of_h, fmaf(g[e], this_rstd, shift));
         if (p.dresidual_out != 0) { // loaded late, to save registers
-            if (is_aligned) {
-                queue_take(g, &queue, 2, is_there);
-                ask_for_row(&queue, &p, slab, &at, &lead);
-            } else {
-                load_row(g, p.dresidual_out, at.row * p.dresidual_out_stride + slab.first, cols, 0,
-                         ROWS_ONCE, 0);
-            }
+            queue_take(g, &queue, 2, p.dresidual_out, at.row * p.dresidual_out_stride + slab.first,
+                       is_there);
+            ask_for_row(&queue, &p, slab, at, &lead);
             EACH_FLOAT(e) h[e] += g[e];
         }
-        store_row(h, p.dx, at.dx, cols, is_aligned, 0);
+        store_row(h, p.dx, PLACE_OF(dx, at, p, slab.first), cols, !IN_WORDS, 0);
     }
     start_dependents();
     if (p.partial == 0) return;
@@ -173,9 +173,9 @@ DEVICE void go_over_rows(const struct norm_backward_params p, int is_aligned, st
     gather(dbias, (float *)queue.memory);
     if (ROW_OF_BLOCK > 0) return;
     float *to = p.partial + 2LL * (blockIdx.x / slab.num_blocks) * p.cols + slab.first;
-    int in_fours = is_aligned && p.cols % 4 == 0;
-    write_sums(to, dweight, slab.cols, is_aligned, in_fours);
-    write_sums(to + p.cols, dbias, slab.cols, is_aligned, in_fours);
+    int in_fours = !IN_WORDS && p.cols % 4 == 0;
+    write_sums(to, dweight, slab.cols, in_fours);
+    write_sums(to + p.cols, dbias, slab.cols, in_fours);
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 512 / BLOCK_THREADS)
@@ -184,8 +184,5 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 512 / BLOCK_THREADS)
     DECLARE_ROW_QUEUE(queue, p.stages, p.dresidual_out != 0 ? 3 : 2);
     fetch_first_rows(&p);
     wait_for_primary();
-    if (p.is_aligned)
-        go_over_rows(p, 1, sums, queue);
-    else
-        go_over_rows(p, 0, sums, queue);
+    go_over_rows(p, sums, queue);
 }

@@ -28,7 +28,7 @@ static void plan_sums(const struct norm_problem *p, int64_t groups, struct tsri_
 
 bool norm_cuda_backward_fits(const void *problem, const struct tsri_limits *limits) {
     const struct norm_problem *p = problem;
-    return norm_cuda_sweeps_fit(p, limits) && p->cols <= SLAB;
+    return norm_cuda_fits(p, limits) && p->cols <= SLAB;
 }
 
 bool norm_cuda_backward_clusters_fit(const void *problem, const struct tsri_limits *limits) {
@@ -46,9 +46,15 @@ void norm_cuda_plan_backward(const void *problem, const struct tsri_limits *limi
     plan_sums(p, plan->num_tasks, plan);
 }
 
+// Two blocks of half the threads share a multiprocessor where clusters of them hold the row: while one waits for its cluster's
+// sums, the other one works.
+static int cluster_threads(const struct norm_problem *p) {
+    return p->cols <= SLAB / 2 * NORM_MAX_CLUSTER ? THREADS / 2 : THREADS;
+}
+
 void norm_cuda_plan_backward_clusters(const void *problem, const struct tsri_limits *limits,
                                       struct tsri_plan *plan) {
-    norm_plan_clusters(problem, limits, FLOATS, plan);
+    norm_plan_clusters(problem, limits, cluster_threads(problem), FLOATS, plan);
     plan_sums(problem, plan->num_tasks / plan->block_k, plan);
 }
 
@@ -72,9 +78,15 @@ static const char *name_of(const struct norm_problem *p) {
     return p->is_rmsnorm ? "rmsnorm_backward" : "layernorm_backward";
 }
 
+static bool is_aligned(const struct norm_problem *p) {
+    const struct tsri_rows *const rows[] = {&p->x, &p->dy, &p->dresidual_out, &p->dx};
+    return norm_are_aligned(rows, TSRI_COUNT(rows)) && norm_is_vector_aligned(&p->weight);
+}
+
 static struct tsri_cuda_program main_program(const struct norm_problem *p,
                                              const struct tsri_plan *plan) {
-    return norm_program(is_sweeping(plan) ? &sweeps_kernel : &rows_kernel, p, plan);
+    const bool sweeps = is_sweeping(plan);
+    return norm_program(sweeps ? &sweeps_kernel : &rows_kernel, p, plan, !sweeps && !is_aligned(p));
 }
 
 // These kernels serve all dtypes.
@@ -100,11 +112,6 @@ tsr_status norm_cuda_backward_prepare(tsr_context *ctx, const void *problem,
 
 // ---- Launches ---------------------------------------------------------------------------------
 
-static bool is_aligned(const struct norm_problem *p) {
-    const struct tsri_rows *const rows[] = {&p->x, &p->dy, &p->dresidual_out, &p->dx};
-    return norm_are_aligned(rows, TSRI_COUNT(rows)) && norm_is_vector_aligned(&p->weight);
-}
-
 static tsr_status launch(tsr_context *ctx, const struct norm_problem *p,
                          const struct norm_kernel *kernel, int64_t num_blocks, int num_threads,
                          const void *params) {
@@ -116,19 +123,21 @@ static tsr_status launch(tsr_context *ctx, const struct norm_problem *p,
     return tsri_cuda_launch(name_of(p), tsri_context_queue(ctx), &program, &launch);
 }
 
-// Processes the rows in blocks with a queue each. If nothing is aligned, there is no queue, but its memory still serves
-// to add the sums.
+// Processes the rows in blocks with a queue each, whose memory then serves to add the sums.
 static tsr_status run_rows(tsr_context *ctx, const struct norm_problem *p,
                            const struct tsri_plan *plan, struct norm_backward_params *params) {
     int tensors = p->dresidual_out.data != NULL ? 3 : 2;
-    int stage_bytes = tensors * SLAB * (int)tsr_dtype_bytes(p->dtype);
-    int64_t room = tsri_context_limits(ctx)->shared_bytes_per_block - 1024; // for the reducer
+    int threads = norm_is_cluster(plan) ? (int)plan->block_m : THREADS;
+    int stage_bytes = tensors * (threads * FLOATS * (int)tsr_dtype_bytes(p->dtype) +
+                                 ROW_QUEUE_ENDS * (int)sizeof(uint32_t));
+    int64_t room = tsri_context_limits(ctx)->shared_bytes_per_block * threads / THREADS -
+                   2048; // for the system and the reducer
     params->stages = (int)tsri_max(tsri_min(room / stage_bytes, MAX_STAGES), 1);
     params->slab = norm_slab(p, plan);
     const struct tsri_cuda_program program = main_program(p, plan);
     const struct tsri_cuda_launch launch = {
         .num_blocks = plan->num_tasks,
-        .num_threads = THREADS,
+        .num_threads = threads,
         .shared_bytes = params->stages * stage_bytes,
         .cluster_blocks = norm_is_cluster(plan) ? (int)plan->block_k : 0,
         .is_early = true,
@@ -149,7 +158,7 @@ static tsr_status run_sweeps(tsr_context *ctx, const struct norm_problem *p,
             launch(ctx, p, &rest_kernel, tsri_min(p->rows, INT32_MAX), THREADS_OF_REST, params));
     if (params->partial != NULL)
         TSRI_TRY(launch(ctx, p, &columns_kernel, plan->block_k * strips, STRIP, params));
-    return tsri_cuda_rows_launch(ctx, name_of(p), plan, &program, params);
+    return tsri_cuda_rows_launch(ctx, name_of(p), plan, &program, 0, params);
 }
 
 static tsr_status run_reduce(tsr_context *ctx, const struct norm_problem *p, const float *partial,
@@ -207,13 +216,35 @@ tsr_status norm_cuda_backward_run(tsr_context *ctx, const void *problem,
 // ---- The standard set ---------------------------------------------------------------------------
 // layernorm lists these kernels for rmsnorm too.
 
+// Clusters of both numbers of threads, aligned and in words; then rows in words; then aligned rows and the sweeps.
+static bool rows_program(int index, int cuda_arch, struct tsri_cuda_program *program) {
+    struct tsri_cuda_rows_list list = {rows_kernel.source, rows_kernel.entry, FLOATS, THREADS,
+                                       .are_sweeps_rare = cuda_arch >= 90}; // clusters serve them
+    const int num_clusters = cuda_arch >= 90 ? 4 * TSRI_NUM_CUDA_DTYPES : 0;
+    if (index < num_clusters) {
+        const struct norm_problem p = {.dtype = tsri_cuda_dtypes[index / 4]};
+        const struct tsri_plan cluster =
+            norm_cluster_plan(index % 4 < 2 ? THREADS / 2 : THREADS, FLOATS);
+        *program = norm_program(&rows_kernel, &p, &cluster, index % 2 != 0);
+        program->is_rare = p.dtype != TSR_BF16;
+        return true;
+    }
+    index -= num_clusters;
+    if (tsri_cuda_rows_kernel(&list, index, program)) {
+        program->defines[program->num_defines++] = (struct tsri_cuda_define){"IN_WORDS", 1};
+        return true;
+    }
+    for (int i = 0; tsri_cuda_rows_kernel(&list, i, program); i++) index--;
+    list.sweeps_source = sweeps_kernel.source;
+    list.sweeps_entry = sweeps_kernel.entry;
+    return tsri_cuda_rows_kernel(&list, index, program);
+}
+
 bool norm_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
     static const struct norm_kernel *const others[] = {&columns_kernel, &reduce_kernel,
                                                        &rest_kernel};
     enum { NUM_OTHERS = TSRI_COUNT(others) };
-    if (index >= NUM_OTHERS)
-        return norm_list_kernel(&rows_kernel, &sweeps_kernel, FLOATS, index - NUM_OTHERS, cuda_arch,
-                                program);
+    if (index >= NUM_OTHERS) return rows_program(index - NUM_OTHERS, cuda_arch, program);
     *program = sums_program(others[index]);
     return true;
 }

@@ -4,6 +4,7 @@
 #define TSRI_NORM_CUDA_H
 
 #include "context/cuda_rows.h"
+#include "cuda/device/row_queue_params.h"
 #include "ops/norm/norm_params.h"
 #include "ops/norm/norm_problem.h"
 
@@ -19,7 +20,7 @@ static inline int64_t norm_even_blocks(int64_t groups, int64_t resident) {
     return groups > 0 ? tsri_ceil_div(groups, tsri_ceil_div(groups, resident)) : 0;
 }
 
-// ---- Clusters: num_tasks blocks of NORM_MAX_THREADS, block_k of them for each row ------------------
+// ---- Clusters: num_tasks blocks of block_m threads, block_k of them for each row -------------------
 
 enum { NORM_MAX_CLUSTER = 8 };
 
@@ -34,17 +35,19 @@ static inline bool norm_clusters_fit(const struct norm_problem *p, const struct 
            p->cols <= slab * NORM_MAX_CLUSTER;
 }
 
-// As many clusters as run at once. A cluster lies within a group of at most 18 multiprocessors (H100).
+// As many clusters as run at once, of blocks of so many threads; a multiprocessor has NORM_MAX_THREADS of them. A cluster lies
+// within a group of at most 18 multiprocessors (H100).
 static inline void norm_plan_clusters(const struct norm_problem *p,
-                                      const struct tsri_limits *limits, int floats,
+                                      const struct tsri_limits *limits, int threads, int floats,
                                       struct tsri_plan *plan) {
     enum { GROUP_OF_SMS = 18 };
-    plan->block_m = NORM_MAX_THREADS;
+    plan->block_m = threads;
     plan->block_n = floats;
     plan->block_k = 2;
-    while (plan->block_k * floats * NORM_MAX_THREADS < p->cols) plan->block_k *= 2;
+    while (plan->block_k * floats * threads < p->cols) plan->block_k *= 2;
     int64_t groups = tsri_max(limits->num_sms / GROUP_OF_SMS, 1);
-    int64_t resident = groups * tsri_max(limits->num_sms / groups / plan->block_k, 1);
+    int64_t blocks = limits->num_sms / groups * (NORM_MAX_THREADS / threads);
+    int64_t resident = groups * tsri_max(blocks / plan->block_k, 1);
     plan->num_tasks = norm_even_blocks(p->rows, resident) * plan->block_k;
 }
 
@@ -55,35 +58,20 @@ static inline int norm_slab(const struct norm_problem *p, const struct tsri_plan
 
 // ---- Programs ---------------------------------------------------------------------------------
 
+// in_words: rows that are not aligned, in a kernel with a queue (row_queue.cuh).
 static inline struct tsri_cuda_program norm_program(const struct norm_kernel *kernel,
                                                     const struct norm_problem *p,
-                                                    const struct tsri_plan *plan) {
+                                                    const struct tsri_plan *plan, bool in_words) {
     struct tsri_cuda_program program =
         tsri_cuda_rows_program(kernel->source, kernel->entry, p->dtype, plan);
     if (norm_is_cluster(plan))
         program.defines[program.num_defines++] = (struct tsri_cuda_define){"IS_CLUSTER", 1};
+    if (in_words) program.defines[program.num_defines++] = (struct tsri_cuda_define){"IN_WORDS", 1};
     return program;
 }
 
-static inline struct tsri_plan norm_cluster_plan(int floats) {
-    return (struct tsri_plan){.block_m = NORM_MAX_THREADS, .block_n = floats, .block_k = 2};
-}
-
-// The programs of backward's plans: those of cuda_rows.h, then those of clusters.
-static inline bool norm_list_kernel(const struct norm_kernel *rows,
-                                    const struct norm_kernel *sweeps, int floats, int index,
-                                    int cuda_arch, struct tsri_cuda_program *program) {
-    const struct tsri_plan cluster = norm_cluster_plan(floats);
-    const struct tsri_cuda_rows_list list = {rows->source,     rows->entry,    floats,
-                                             NORM_MAX_THREADS, sweeps->source, sweeps->entry,
-                                             cuda_arch >= 90}; // clusters serve those rows
-    if (cuda_arch < 90) return tsri_cuda_rows_kernel(&list, index, program);
-    if (index >= TSRI_NUM_CUDA_DTYPES)
-        return tsri_cuda_rows_kernel(&list, index - TSRI_NUM_CUDA_DTYPES, program);
-    const struct norm_problem p = {.dtype = tsri_cuda_dtypes[index]};
-    *program = norm_program(rows, &p, &cluster);
-    program->is_rare = p.dtype != TSR_BF16;
-    return true;
+static inline struct tsri_plan norm_cluster_plan(int threads, int floats) {
+    return (struct tsri_plan){.block_m = threads, .block_n = floats, .block_k = 2};
 }
 
 static inline bool norm_is_vector_aligned(const struct norm_vector *vector) {

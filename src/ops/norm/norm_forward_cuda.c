@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans and launches of the norms' forward on CUDA. Rows that fit are held in the registers of a block, wider ones in
-// those of a cluster of blocks (sm_90); even wider ones are swept.
+// those of a cluster of blocks (sm_90) or in shared memory.
 #include "ops/norm/norm_cuda.h"
 
 // A thread holds 64 bytes of a row, or up to 128 of a short fp32 row, so that 1024 or 640 threads run on a
@@ -11,19 +11,36 @@ static const struct tsri_cuda_width f32_widths[] = {{256, 32},  {512, 16},  {102
                                                     {4096, 16}, {8192, 16}, {16384, 32}},
                                     widths[] = {{256, 32},  {1024, 32}, {2048, 32},
                                                 {4096, 32}, {8192, 32}, {16384, 32}};
+// 16-bit rows in words take half of the registers. Between the numbers of threads, 48 floats leave fewer of them empty.
+static const struct tsri_cuda_width words_widths[] = {
+    {256, 32},  {1024, 32}, {1536, 48}, {2048, 32},  {3072, 48},
+    {4096, 32}, {6144, 48}, {8192, 32}, {12288, 48}, {16384, 32}};
 
 static const struct norm_kernel rows_kernel = {"ops/norm/norm_forward.cu", "norm_forward"},
                                 queue_kernel = {"ops/norm/norm_forward_queue.cu",
                                                 "norm_forward_queue"},
-                                sweeps_kernel = {"ops/norm/norm_forward_sweeps.cu",
-                                                 "norm_forward_sweeps"};
+                                words_kernel = {"ops/norm/norm_forward_words.cu",
+                                                "norm_forward_words"},
+                                staged_kernel = {"ops/norm/norm_forward_staged.cu",
+                                                 "norm_forward_staged"};
 
 // ---- Plans ------------------------------------------------------------------------------------
 
-bool norm_cuda_sweeps_fit(const void *problem, const struct tsri_limits *limits) {
+bool norm_cuda_fits(const void *problem, const struct tsri_limits *limits) {
     const struct norm_problem *p = problem;
     (void)limits;
     return p->dtype != TSR_F64 && p->cols <= MAX_COLS;
+}
+
+static int num_tensors(const struct norm_problem *p) { return p->residual.data != NULL ? 2 : 1; }
+
+static int num_stages(const struct norm_problem *p) {
+    return QUEUE_BYTES / (num_tensors(p) * FLOATS * (int)tsr_dtype_bytes(p->dtype));
+}
+
+static int queue_bytes(const struct norm_problem *p, int threads) {
+    return QUEUE_BYTES * threads +
+           num_stages(p) * num_tensors(p) * ROW_QUEUE_ENDS * (int)sizeof(uint32_t);
 }
 
 // The queue of the largest blocks takes 128 KiB, more than some cards have; blocks with half the threads need half of
@@ -31,13 +48,12 @@ bool norm_cuda_sweeps_fit(const void *problem, const struct tsri_limits *limits)
 static bool has_room_for(const struct norm_problem *p, const struct tsri_limits *limits) {
     enum { FOR_REDUCER = 1024 };
     return p->cols <= FLOATS * NORM_MAX_THREADS / 2 ||
-           QUEUE_BYTES * NORM_MAX_THREADS + FOR_REDUCER <= limits->shared_bytes_per_block;
+           queue_bytes(p, NORM_MAX_THREADS) + FOR_REDUCER <= limits->shared_bytes_per_block;
 }
 
 bool norm_cuda_forward_fits(const void *problem, const struct tsri_limits *limits) {
     const struct norm_problem *p = problem;
-    return norm_cuda_sweeps_fit(p, limits) &&
-           tsri_cuda_rows_fit(p->cols, FLOATS, NORM_MAX_THREADS) &&
+    return norm_cuda_fits(p, limits) && tsri_cuda_rows_fit(p->cols, FLOATS, NORM_MAX_THREADS) &&
            (p->dtype != TSR_F32 || has_room_for(p, limits)) && p->rows <= INT32_MAX; // a block each
 }
 
@@ -52,8 +68,17 @@ static bool has_queue(const struct norm_problem *p, const struct tsri_plan *plan
            (plan->block_n * plan->block_m > NO_QUEUE_F32_COLS && p->dtype == TSR_F32);
 }
 
-static const struct tsri_cuda_width *widths_of(tsr_dtype dtype) {
-    return dtype == TSR_F32 ? f32_widths : widths;
+static bool is_staged(const struct tsri_plan *plan) { return plan->block_n == 0; }
+
+struct width_list {
+    const struct tsri_cuda_width *widths;
+    int count;
+};
+
+static struct width_list widths_of(tsr_dtype dtype, bool in_words) {
+    if (dtype == TSR_F32) return (struct width_list){f32_widths, TSRI_COUNT(f32_widths)};
+    return in_words ? (struct width_list){words_widths, TSRI_COUNT(words_widths)}
+                    : (struct width_list){widths, TSRI_COUNT(widths)};
 }
 
 // First blocks of a few steps, then blocks of half as many, which fill the time until the last long block ends. If all
@@ -69,18 +94,17 @@ static struct deal deal_out(const struct norm_problem *p, const struct tsri_limi
         .long_blocks = ahead, .short_blocks = p->rows - ahead * STEPS, .long_rows = ahead * STEPS};
 }
 
-// In 16 bits, sweeps are faster than clusters of more than two blocks.
+// In 16 bits, and where rows do not move in groups of 16 bytes, stages are faster than clusters.
 bool norm_cuda_forward_clusters_fit(const void *problem, const struct tsri_limits *limits) {
     const struct norm_problem *p = problem;
-    const int64_t slab = FLOATS * NORM_MAX_THREADS;
-    return norm_clusters_fit(p, limits, slab) && has_room_for(p, limits) &&
-           (p->dtype == TSR_F32 || p->cols <= 2 * slab);
+    return p->dtype == TSR_F32 && p->cols % 4 == 0 &&
+           norm_clusters_fit(p, limits, FLOATS * NORM_MAX_THREADS) && has_room_for(p, limits);
 }
 
 void norm_cuda_plan_forward(const void *problem, const struct tsri_limits *limits,
                             struct tsri_plan *plan) {
     const struct norm_problem *p = problem;
-    tsri_plan_cuda_widths(plan, p->rows, p->cols, widths_of(p->dtype));
+    tsri_plan_cuda_widths(plan, p->rows, p->cols, widths_of(p->dtype, !is_aligned(p)).widths);
     const int64_t bytes = p->rows * p->cols * (int64_t)tsr_dtype_bytes(p->dtype);
     plan->is_streaming = tsri_should_stream(limits, 2 * bytes);
     if (!has_queue(p, plan)) return;
@@ -90,14 +114,13 @@ void norm_cuda_plan_forward(const void *problem, const struct tsri_limits *limit
 
 void norm_cuda_plan_forward_clusters(const void *problem, const struct tsri_limits *limits,
                                      struct tsri_plan *plan) {
-    norm_plan_clusters(problem, limits, FLOATS, plan);
+    norm_plan_clusters(problem, limits, NORM_MAX_THREADS, FLOATS, plan);
 }
 
-void norm_cuda_plan_forward_sweeps(const void *problem, const struct tsri_limits *limits,
+void norm_cuda_plan_forward_stages(const void *problem, const struct tsri_limits *limits,
                                    struct tsri_plan *plan) {
     const struct norm_problem *p = problem;
-    (void)limits;
-    tsri_plan_cuda_sweeps(plan, p->rows);
+    tsri_plan_cuda_stages(plan, limits, p->rows, p->cols, p->dtype, num_tensors(p));
 }
 
 // ---- Launches ---------------------------------------------------------------------------------
@@ -107,16 +130,15 @@ static const char *name_of(const struct norm_problem *p) {
 }
 
 static struct tsri_cuda_program program_of(const struct norm_problem *p,
-                                           const struct tsri_plan *plan) {
-    const struct norm_kernel *kernel = plan->block_n == 0   ? &sweeps_kernel
-                                       : has_queue(p, plan) ? &queue_kernel
-                                                            : &rows_kernel;
-    return norm_program(kernel, p, plan);
+                                           const struct tsri_plan *plan, bool in_words) {
+    if (is_staged(plan)) return norm_program(&staged_kernel, p, plan, false);
+    if (has_queue(p, plan)) return norm_program(&queue_kernel, p, plan, in_words);
+    return norm_program(in_words ? &words_kernel : &rows_kernel, p, plan, false);
 }
 
 tsr_status norm_cuda_forward_prepare(tsr_context *ctx, const void *problem,
                                      const struct tsri_plan *plan) {
-    const struct tsri_cuda_program program = program_of(problem, plan);
+    const struct tsri_cuda_program program = program_of(problem, plan, !is_aligned(problem));
     return tsri_cuda_prepare(name_of(problem), tsri_context_queue(ctx), &program);
 }
 
@@ -154,15 +176,18 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
         .is_rmsnorm = p->is_rmsnorm,
         .weight_is_f32 = p->weight.dtype == TSR_F32,
         .is_aligned = is_aligned(p),
-        .stages = QUEUE_BYTES /
-                  ((p->residual.data != NULL ? 2 : 1) * FLOATS * (int)tsr_dtype_bytes(p->dtype)),
+        .stages = num_stages(p),
         .slab = norm_slab(p, plan),
+        .chunk = (int)plan->block_k,
+        .stage_bytes = tsri_cuda_stage_bytes(plan, p->dtype),
     };
-    const struct tsri_cuda_program program = program_of(p, plan);
+    const struct tsri_cuda_program program = program_of(p, plan, !params.is_aligned);
     const struct tsri_cuda_launch launch = {
         .num_blocks = plan->num_tasks,
         .num_threads = threads,
-        .shared_bytes = has_queue(p, plan) && params.is_aligned ? QUEUE_BYTES * threads : 0,
+        .shared_bytes = is_staged(plan) ? tsri_cuda_stages_bytes(plan, p->dtype, num_tensors(p))
+                        : has_queue(p, plan) ? queue_bytes(p, threads)
+                                             : 0,
         .cluster_blocks = norm_is_cluster(plan) ? (int)plan->block_k : 0,
         .is_early = true,
         .params = &params,
@@ -171,27 +196,34 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
     return tsri_cuda_launch(name_of(p), tsri_context_queue(ctx), &program, &launch);
 }
 
-// layernorm lists these kernels for rmsnorm too: one for each width, then those of clusters, then the sweeps.
+// layernorm lists these kernels for rmsnorm too: of each dtype those of each width, aligned and then in words, then stages, then
+// clusters, aligned and in words.
 bool norm_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
     for (int d = 0; d < TSRI_NUM_CUDA_DTYPES; d++) {
         const struct norm_problem p = {.dtype = tsri_cuda_dtypes[d]};
-        const struct tsri_cuda_width *of = widths_of(p.dtype);
-        const int num_widths = of == f32_widths ? TSRI_COUNT(f32_widths) : TSRI_COUNT(widths);
-        const struct tsri_plan cluster = norm_cluster_plan(FLOATS),
-                               sweeps = {.block_m = TSRI_SWEEPS_THREADS};
+        const struct width_list aligned = widths_of(p.dtype, false),
+                                words = widths_of(p.dtype, true);
+        const int num_rows = aligned.count + words.count;
+        const int num_staged = num_rows + TSRI_NUM_STAGED_SIZES;
+        const int num_all = num_staged + (cuda_arch >= 90 && p.dtype == TSR_F32 ? 2 : 0);
         struct tsri_plan plan = {0};
-        if (index < num_widths) {
-            tsri_plan_cuda_widths(&plan, 1, of[index].cols, of);
-        } else if (index == num_widths) {
-            plan = sweeps;
-        } else if (index == num_widths + 1 && cuda_arch >= 90) {
-            plan = cluster;
-        } else {
-            index -= num_widths + 1 + (cuda_arch >= 90);
+        bool in_words = index >= aligned.count && index < num_rows;
+        if (index >= num_all) {
+            index -= num_all;
             continue;
         }
-        *program = program_of(&p, &plan);
-        program->is_rare = index >= num_widths;
+        if (index < num_rows) {
+            const struct width_list *of = in_words ? &words : &aligned;
+            const int width = index - (in_words ? aligned.count : 0);
+            tsri_plan_cuda_widths(&plan, 1, of->widths[width].cols, of->widths);
+        } else if (index < num_staged) {
+            plan = tsri_cuda_staged_size(index - num_rows);
+        } else {
+            plan = norm_cluster_plan(NORM_MAX_THREADS, FLOATS);
+            in_words = index == num_staged + 1;
+        }
+        *program = program_of(&p, &plan, in_words);
+        program->is_rare = index >= num_rows;
         return true;
     }
     return false;

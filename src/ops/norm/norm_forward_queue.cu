@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // LayerNorm and RMSNorm like norm_forward.cu, for rows that fill the registers of a multiprocessor's only block or,
-// with IS_CLUSTER, of a cluster of such blocks. Blocks go over the rows in steps and prefetch the next aligned rows
-// into a queue.
+// with IS_CLUSTER, of a cluster of such blocks. Blocks go over the rows in steps and prefetch the next rows into
+// a queue.
 // Floor: x read once, y written once; with a residual that is read and residual_out written, too.
 // Limit: memory; in 16 bits a cluster has a single row on its way through its two barriers.
 // Figures: docs/kernels/norm.md.
 // The host defines
-//     DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD, and IS_CLUSTER for rows of a cluster
+//     DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD, IS_CLUSTER for rows of a cluster, IN_WORDS for rows that are not aligned
 #include "cuda/device/row_queue.cuh"
 #include "ops/norm/norm_moments.cuh"
 
@@ -39,8 +39,7 @@ DEVICE void ask_for_row(struct row_queue *queue, const struct norm_forward_param
     queue_commit(queue);
 }
 
-// Compiled once for aligned rows and once for others, so that neither slows down the other.
-DEVICE void go_over_rows(const struct norm_forward_params p, int is_aligned, struct row_sums sums,
+DEVICE void go_over_rows(const struct norm_forward_params p, struct row_sums sums,
                          struct row_queue queue) {
     const struct slab slab = slab_of(&sums, p.cols, p.slab);
     const int block = blockIdx.x / slab.num_blocks, is_long = block < p.long_blocks;
@@ -52,9 +51,9 @@ DEVICE void go_over_rows(const struct norm_forward_params p, int is_aligned, str
         (is_long ? 0 : p.long_rows) +
             (long long)(is_long ? block : block - p.long_blocks) * ROWS_PER_BLOCK + ROW_OF_BLOCK,
         slab.first);
-    if (is_aligned) queue_clear(&queue, slab.cols);
+    queue_clear(&queue, slab.cols);
     const struct row_place lead = place_of(&p, p.stages * step.row, 0);
-    for (int stage = 0; is_aligned && stage < p.stages; stage++) {
+    for (int stage = 0; stage < p.stages; stage++) {
         const struct row_place early = place_of(&p, stage * step.row, 0);
         ask_for_row(&queue, &p, slab, &at, &early, end);
     }
@@ -64,47 +63,40 @@ DEVICE void go_over_rows(const struct norm_forward_params p, int is_aligned, str
         const void *source = p.x;
         long long source_at = at.x;
         float s[FLOATS_PER_THREAD];
-        if (is_aligned) {
-            queue_wait(&queue);
-            queue_take(s, &queue, 0, is_there);
-        } else {
-            load_row(s, p.x, at.x, cols, is_aligned, ROWS_ONCE, 0);
-        }
+        queue_wait(&queue);
+        queue_take(s, &queue, 0, p.x, at.x, is_there);
         if (p.residual != 0) {
             float residual[FLOATS_PER_THREAD];
-            if (is_aligned)
-                queue_take(residual, &queue, 1, is_there);
-            else
-                load_row(residual, p.residual, at.row * p.residual_stride + slab.first, cols,
-                         is_aligned, ROWS_ONCE, 0);
+            queue_take(residual, &queue, 1, p.residual, at.row * p.residual_stride + slab.first,
+                       is_there);
             EACH_FLOAT(e) s[e] = as_stored(s[e] + residual[e]);
             source = p.residual_out;
             source_at = at.row * p.residual_out_stride + slab.first;
-            store_row(s, p.residual_out, source_at, cols, is_aligned, 0);
+            store_row(s, p.residual_out, source_at, cols, !IN_WORDS, 0);
         }
-        if (is_aligned) ask_for_row(&queue, &p, slab, &at, &lead, end);
+        ask_for_row(&queue, &p, slab, &at, &lead, end);
 
         float mean = 0, offset = 0;
         if (!p.is_rmsnorm) {
             mean = sum_one(sum_of(s), &sums) * (float)p.inverse_cols;
-            subtract(s, mean, cols, is_aligned);
+            subtract(s, mean, cols, !IN_WORDS);
             offset = sum_of(s);
         }
         const struct row_moments moments = moments_of(mean, offset, squares_of(s), &p, &sums);
         int is_wide = moments.is_wide && is_there;
         if (__any_sync(0xffffffffu, is_wide)) {
-            struct moments wide = wide_moments(source, source_at, cols, &p, is_aligned, &sums);
+            struct moments wide = wide_moments(source, source_at, cols, &p, &sums);
             if (is_wide) {
                 store_moments(&p, slab.first, at.row, (float)wide.mean, (float)wide.rstd);
-                store_wide(&p, slab.first, source, source_at, at.y, cols, is_aligned, wide);
+                store_wide(&p, slab.first, source, source_at, at.y, cols, wide);
                 continue;
             }
         }
         if (is_there) store_moments(&p, slab.first, at.row, moments.mean, moments.rstd);
         EACH_FLOAT(e) s[e] = s[e] * moments.rstd - moments.shift;
         if (p.weight != 0)
-            scale_and_shift(s, p.weight, p.bias, slab.first, cols, is_aligned, p.weight_is_f32);
-        store_row(s, p.y, at.y, cols, is_aligned, 0);
+            scale_and_shift(s, p.weight, p.bias, slab.first, cols, !IN_WORDS, p.weight_is_f32);
+        store_row(s, p.y, at.y, cols, !IN_WORDS, 0);
     }
 }
 
@@ -113,8 +105,5 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 512 / BLOCK_THREADS)
     DECLARE_ROW_SUMS(sums);
     DECLARE_ROW_QUEUE(queue, p.stages, p.residual != 0 ? 2 : 1);
     begin_early();
-    if (p.is_aligned)
-        go_over_rows(p, 1, sums, queue);
-    else
-        go_over_rows(p, 0, sums, queue);
+    go_over_rows(p, sums, queue);
 }

@@ -9,54 +9,6 @@
 #include "ops/norm/norm_device.cuh"
 #include "ops/norm/norm_params.h"
 
-struct moments {
-    double mean, rstd;
-};
-
-// The row in double, read again from memory (with a residual: the sum just written).
-DEVICE struct moments wide_moments(const void *s, long long at, int cols,
-                                   const struct norm_forward_params *p, int is_aligned,
-                                   struct row_sums *sums) {
-    double sum = 0, squares = 0, mean = 0;
-    if (!p->is_rmsnorm) {
-#pragma unroll 1
-        for (int e = 0; e < FLOATS_PER_THREAD; e++) {
-            int col = column_of(e, is_aligned);
-            if (col < cols) sum += load(s, at + col);
-        }
-        mean = sum_double(sum, sums) * p->inverse_cols;
-    }
-#pragma unroll 1
-    for (int e = 0; e < FLOATS_PER_THREAD; e++) {
-        int col = column_of(e, is_aligned);
-        double centred = col < cols ? load(s, at + col) - mean : 0;
-        squares += centred * centred;
-    }
-    squares = sum_double(squares, sums);
-    struct moments moments = {mean, rsqrt(squares * p->inverse_cols + p->eps)};
-    return moments;
-}
-
-DEVICE void store_wide(const struct norm_forward_params *p, int first, const void *s, long long at,
-                       long long y_at, int cols, int is_aligned, struct moments moments) {
-#pragma unroll 1
-    for (int e = 0; e < FLOATS_PER_THREAD; e++) {
-        int col = column_of(e, is_aligned);
-        if (col >= cols) continue;
-        double h = (load(s, at + col) - moments.mean) * moments.rstd;
-        if (p->weight != 0) h *= load_either(p->weight, first + col, p->weight_is_f32);
-        if (p->bias != 0) h += load_either(p->bias, first + col, p->weight_is_f32);
-        store(p->y, y_at + col, (float)h);
-    }
-}
-
-DEVICE void store_moments(const struct norm_forward_params *p, int first, long long row, float mean,
-                          float rstd) {
-    if (ROW_THREAD != 0 || first != 0) return;
-    if (p->mean != 0) p->mean[row] = mean;
-    if (p->rstd != 0) p->rstd[row] = rstd;
-}
-
 // Four chains, so that additions do not wait for each other.
 DEVICE float sum_of(const float x[FLOATS_PER_THREAD]) {
     float sum[4] = {0};

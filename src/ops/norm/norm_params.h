@@ -22,6 +22,7 @@ struct norm_forward_params {
     int is_aligned;                // addresses, row strides and cols are multiples of 16 bytes
     int stages;                    // of the queue for aligned rows
     int slab;                      // columns per block if a cluster shares the row
+    int chunk, stage_bytes;        // staged: columns of a stage, and its bytes
 };
 
 struct norm_backward_params {

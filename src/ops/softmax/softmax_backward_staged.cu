@@ -10,9 +10,31 @@
 #include "cuda/device/staged_rows.cuh"
 #include "ops/softmax/softmax_params.h"
 
+// This thread's part of the sum of y * dy, in words of y.
+DEVICE float sum_of_products(const struct stage *y, const struct stage *dy, int cols,
+                             float *slots) {
+    const int odd = is_stage_odd(y), is_alike = is_stage_odd(dy) == odd;
+    float v[PER_WORD], dv[PER_WORD], sum[PER_WORD] = {0};
+#pragma unroll 2
+    EACH_STAGED_WORD(col, odd, cols) {
+        load_staged_word(v, y, col);
+        if (is_alike) {
+            load_staged_word(dv, dy, col);
+        } else {
+#pragma unroll
+            for (int i = 0; i < PER_WORD; i++)
+                dv[i] = col + i >= 0 && col + i < cols ? staged_element(dy, col + i) : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < PER_WORD; i++) sum[i] += v[i] * dv[i];
+    }
+    return sum_of_words(sum, odd, slots);
+}
+
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     softmax_backward_staged(const struct softmax_params p) {
     extern __shared__ __align__(16) char memory[];
+    __shared__ float slots[BLOCK_THREADS];
     DECLARE_REDUCER(reducer);
     struct stage y = {memory + ROW_OF_BLOCK * 2 * p.stage_bytes, 0};
     struct stage dy = {y.memory + p.stage_bytes, 0};
@@ -36,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
                     for (int i = 0; i < GROUP; i++) sum += v[i] * dv[i];
                 }
             } else {
-                EACH_COLUMN(col, cols) sum += staged_element(&y, col) * staged_element(&dy, col);
+                sum += sum_of_products(&y, &dy, cols, slots);
             }
             if (first < last) wait_for_stages(); // before the next chunk takes its place
         }

@@ -55,48 +55,12 @@ bool softmax_cuda_serves(const void *problem, const struct tsri_limits *limits) 
     return p->out.dtype != TSR_F64 && p->out.cols <= MAX_COLS;
 }
 
-// Threads of a staged row, by the bytes of one tensor's stage: each has some groups of 16 bytes to copy at once. The last: of
-// one whose block has a multiprocessor for itself.
-enum { NUM_STAGED_SIZES = 4 };
-static const struct staged_size {
-    int64_t most_bytes;
-    int threads;
-} staged_sizes[NUM_STAGED_SIZES] = {
-    {8192, 32}, {32768, 128}, {INT64_MAX, 512}, {INT64_MAX, TSRI_ROWS_MAX_THREADS}};
-enum { STAGE_GROUP = 16 }; // bytes that move at once
+static int num_inputs(const struct softmax_problem *p) { return is_backward(p) ? 2 : 1; }
 
-// Of a chunk of one row and one tensor, with what else is in its first and last group.
-static int64_t stage_bytes(const struct softmax_problem *p, int64_t chunk) {
-    const int64_t bytes = (int64_t)tsr_dtype_bytes(p->out.dtype);
-    return tsri_ceil_div(chunk * bytes + STAGE_GROUP - bytes, STAGE_GROUP) * STAGE_GROUP;
-}
-
-static int num_stages(const struct softmax_problem *p) { return is_backward(p) ? 2 : 1; }
-
-// Columns that so many bytes of stages hold, wherever they begin.
-static int64_t staged_cols(const struct softmax_problem *p, int64_t bytes) {
-    const int64_t groups = bytes / num_stages(p) / STAGE_GROUP - 1;
-    return tsri_max(groups * STAGE_GROUP / (int64_t)tsr_dtype_bytes(p->out.dtype), 1);
-}
-
-// The chunk, block_k columns: the whole row where it fits. Else two blocks share a multiprocessor, so that one computes while
-// the other reads.
 void softmax_cuda_plan_stages(const void *problem, const struct tsri_limits *limits,
                               struct tsri_plan *plan) {
-    enum { OTHER_BYTES = 2048 }; // of a block: what the system takes, and slots of reductions
     const struct softmax_problem *p = problem;
-    const struct staged_size *size = staged_sizes;
-    plan->block_k = p->out.cols;
-    if (p->out.cols > staged_cols(p, limits->shared_bytes_per_block - OTHER_BYTES))
-        plan->block_k = staged_cols(p, limits->shared_bytes_per_block / 2 - OTHER_BYTES);
-    plan->block_k = tsri_max(plan->block_k, 1);
-    const int64_t bytes = stage_bytes(p, plan->block_k);
-    while (bytes > size->most_bytes) size++;
-    if (bytes * num_stages(p) > limits->shared_bytes_per_block / 2)
-        size = &staged_sizes[NUM_STAGED_SIZES - 1];
-    plan->block_m = size->threads;
-    plan->grain = tsri_cuda_block_threads(plan) / plan->block_m;
-    plan->num_tasks = tsri_min(tsri_ceil_div(p->out.rows, plan->grain), INT32_MAX);
+    tsri_plan_cuda_stages(plan, limits, p->out.rows, p->out.cols, p->out.dtype, num_inputs(p));
 }
 
 static bool is_aligned(const struct softmax_problem *p) {
@@ -177,18 +141,13 @@ tsr_status softmax_cuda_run(tsr_context *ctx, const void *problem, const struct 
         params.early_rows =
             tsri_min(p->out.rows, (int64_t)tsri_context_limits(ctx)->num_sms *
                                       (SM_THREADS / tsri_cuda_block_threads(plan)) * plan->grain);
-    if (form_of(plan) != STAGED)
-        return tsri_cuda_rows_launch(ctx, name_of(p), plan, &program, &params);
-    params.chunk = (int)plan->block_k;
-    params.stage_bytes = (int)stage_bytes(p, plan->block_k);
-    const struct tsri_cuda_launch launch = {.num_blocks = plan->num_tasks,
-                                            .num_threads = tsri_cuda_block_threads(plan),
-                                            .shared_bytes = (int)plan->grain * num_stages(p) *
-                                                            params.stage_bytes,
-                                            .is_early = true,
-                                            .params = &params};
-    if (plan->num_tasks == 0) return TSR_OK;
-    return tsri_cuda_launch(name_of(p), tsri_context_queue(ctx), &program, &launch);
+    int shared_bytes = 0;
+    if (form_of(plan) == STAGED) {
+        params.chunk = (int)plan->block_k;
+        params.stage_bytes = tsri_cuda_stage_bytes(plan, p->out.dtype);
+        shared_bytes = tsri_cuda_stages_bytes(plan, p->out.dtype, num_inputs(p));
+    }
+    return tsri_cuda_rows_launch(ctx, name_of(p), plan, &program, shared_bytes, &params);
 }
 
 static struct tsri_cuda_program unfused_program(void) {
@@ -216,19 +175,18 @@ tsr_status softmax_cuda_run_unfused(tsr_context *ctx, const void *problem,
     params.of_rows = (float *)(void *)((char *)workspace + scratch_bytes(p));
     for (int i = 0; i < 3; i++) {
         params.pass = first + i;
-        TSRI_TRY(tsri_cuda_rows_launch(ctx, name_of(p), plan, &program, &params));
+        TSRI_TRY(tsri_cuda_rows_launch(ctx, name_of(p), plan, &program, 0, &params));
     }
     return TSR_OK;
 }
 
 // The index-th program of staged rows: each number of threads of each dtype; false after the last.
 static bool staged_kernel(bool is_backward, int index, struct tsri_cuda_program *program) {
-    if (index >= NUM_STAGED_SIZES * TSRI_NUM_CUDA_DTYPES) return false;
-    const tsr_dtype dtype = tsri_cuda_dtypes[index / NUM_STAGED_SIZES];
+    if (index >= TSRI_NUM_STAGED_SIZES * TSRI_NUM_CUDA_DTYPES) return false;
+    const tsr_dtype dtype = tsri_cuda_dtypes[index / TSRI_NUM_STAGED_SIZES];
     const struct softmax_problem p = {.out.dtype = dtype,
                                       .in[1].dtype = is_backward ? dtype : TSR_DTYPE_NONE};
-    const struct tsri_plan plan = {.block_m = staged_sizes[index % NUM_STAGED_SIZES].threads,
-                                   .block_k = 1};
+    const struct tsri_plan plan = tsri_cuda_staged_size(index % TSRI_NUM_STAGED_SIZES);
     *program = program_of(&p, &plan);
     return true;
 }
@@ -254,7 +212,7 @@ bool softmax_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_prog
 }
 
 bool softmax_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
-    enum { NUM_STAGED = NUM_STAGED_SIZES * TSRI_NUM_CUDA_DTYPES };
+    enum { NUM_STAGED = TSRI_NUM_STAGED_SIZES * TSRI_NUM_CUDA_DTYPES };
     const struct kernel *rows = &kernels[1][ROWS];
     const struct tsri_cuda_rows_list list = {rows->source, rows->entry, BACKWARD_FLOATS,
                                              TSRI_ROWS_MAX_THREADS};

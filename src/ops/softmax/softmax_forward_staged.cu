@@ -13,6 +13,7 @@
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     softmax_forward_staged(const struct softmax_params p) {
     extern __shared__ __align__(16) char memory[];
+    __shared__ float slots[BLOCK_THREADS];
     DECLARE_REDUCER(reducer);
     struct stage x = {memory + ROW_OF_BLOCK * p.stage_bytes, 0};
     const int last = (p.cols - 1) / p.chunk * p.chunk;
@@ -42,7 +43,16 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
                     for (int i = 0; i < GROUP; i++) sum += exp2_fast((v[i] - zero) * LOG2_E);
                 }
             } else {
-                EACH_COLUMN(col, cols) sum += exp2_fast((staged_element(&x, col) - zero) * LOG2_E);
+                const int odd = is_stage_odd(&x);
+                float word[PER_WORD], more[PER_WORD] = {0};
+#pragma unroll 4
+                EACH_STAGED_WORD(col, odd, cols) {
+                    load_staged_word(word, &x, col);
+#pragma unroll
+                    for (int i = 0; i < PER_WORD; i++)
+                        more[i] += exp2_fast((word[i] - zero) * LOG2_E);
+                }
+                sum += sum_of_words(more, odd, slots);
             }
             max = larger;
             if (first < last) wait_for_stages(); // before the next chunk takes its place
