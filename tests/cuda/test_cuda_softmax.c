@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Softmax on a real GPU, or on the emulated one: a row has the same bits alone and in a batch, at whatever address it lies,
-// in both variants that serve, and in rows that go through shared memory in chunks. In f32, which shows another order of sums.
+// in both variants that serve, and in rows that go through shared memory in chunks, in f32, which shows another order of sums; a
+// row of 16 bits has its values at every address.
+#include <math.h>
+
 #include "cuda_case.h"
 
 enum { ROWS = 5, MOST_COLS = 90001, SLACK = 8 };
@@ -69,12 +72,70 @@ static void a_row_has_its_bits_anywhere(void **state) {
         }
 }
 
+// ---- 16 bits --------------------------------------------------------------------------------------
+
+static float of_bf16(uint16_t bits) {
+    const uint32_t wide = (uint32_t)bits << 16;
+    float x;
+    memcpy(&x, &wide, sizeof x);
+    return x;
+}
+
+static tsr_tensor halves_at(float *buffer, int first, int cols) {
+    tsr_tensor t = TSR_TENSOR((uint16_t *)buffer + first, TSR_BF16, 1, cols);
+    t.device = (tsr_device){TSR_CUDA, 0};
+    return t;
+}
+
+// One row at element `first` of x, to element `to` of y, compared with sums of doubles.
+static void check_halves(const char *variant, int cols, int first, int to) {
+    uint64_t random = (uint64_t)(cols * 64 + first * 8 + to);
+    uint16_t *x = (uint16_t *)host.x + first, *y = (uint16_t *)host.y + to;
+    double sum = 0, most = -1e9;
+    memset(&host, 0x42, sizeof host); // what is beside the row is larger than it
+    for (int i = 0; i < cols; i++) {
+        const float drawn = test_float(&random);
+        uint32_t bits;
+        memcpy(&bits, &drawn, sizeof bits);
+        x[i] = (uint16_t)(bits >> 16);
+        most = fmax(most, (double)of_bf16(x[i]));
+    }
+    for (int i = 0; i < cols; i++) sum += exp((double)of_bf16(x[i]) - most);
+    assert_ok(tsr_memory_copy(ctx, device, &host, sizeof host));
+    assert_ok(tsr_softmax_forward(
+        ctx, &TSR_SOFTMAX_FORWARD_ARGS(.variant = variant, .x = halves_at(device->x, first, cols),
+                                       .y = halves_at(device->y, to, cols))));
+    assert_ok(tsr_memory_copy(ctx, &host, device, sizeof host));
+    assert_ok(tsr_context_synchronize(ctx));
+    for (int i = 0; i < cols; i++) {
+        const double want = exp((double)of_bf16(x[i]) - most) / sum;
+        if (!(fabs((double)of_bf16(y[i]) - want) <= want * 0x1.02p-8))
+            fail_msg("%s, %d columns from element %d to %d: y[%d] is %g, expected %g",
+                     variant != NULL ? variant : "the choice", cols, first, to, i,
+                     (double)of_bf16(y[i]), want);
+    }
+    assert_int_equal(y[cols], 0x4242);
+    if (to > 0) assert_int_equal(y[-1], 0x4242);
+}
+
+static void a_16_bit_row_has_its_values_at_every_address(void **state) {
+    static const int cols[] = {1, 2, 15, 206, 255, 984, 1031, 2050, 4097};
+    (void)state;
+    for (int i = 0; i < COUNT(cols); i++)
+        for (int first = 0; first < SLACK; first++) {
+            check_halves(NULL, cols[i], first, (first * 3 + i) % SLACK);
+            check_halves("cuda-staged", cols[i], first, (first * 5 + i) % SLACK);
+        }
+}
+
 int main(void) {
     void *memory;
     int skip = cuda_case_open(80, sizeof host, &ctx, &memory);
     if (skip != 0) return skip;
     device = memory;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_row_has_its_bits_anywhere)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_row_has_its_bits_anywhere),
+        cmocka_unit_test(a_16_bit_row_has_its_values_at_every_address)};
     int failed = cmocka_run_group_tests_name("cuda softmax", tests, NULL, NULL);
     cuda_case_close(ctx, memory);
     return failed;

@@ -38,7 +38,7 @@ DEVICE int is_warp_idle(int cols) {
 }
 
 // The words of a row that begins `odd` elements into its first word; word NUM_WORDS is the one after the last lane's, if the
-// row is odd. Words beyond the row become `fill`, elements beyond it 0. The element in front of an odd row is read with it: memory
+// row is odd. What is beyond the row becomes `fill`, a word of equal elements. The element in front of an odd row is read with it: memory
 // begins at a multiple of 4 bytes, and so that element is in the same allocation. It is used for nothing.
 DEVICE void load_words(unsigned raw[NUM_WORDS + 1], const void *data, long long at, int odd,
                        int cols, unsigned fill) {
@@ -50,7 +50,8 @@ DEVICE void load_words(unsigned raw[NUM_WORDS + 1], const void *data, long long 
         const char *word = from + v * WORD_STEP * ELEMENT_BYTES;
         raw[v] = fill;
         if (v * WORD_STEP + PER_WORD <= left) raw[v] = *(const unsigned *)word;
-        if (PER_WORD == 2 && v * WORD_STEP + 1 == left) raw[v] = *(const unsigned short *)word;
+        if (PER_WORD == 2 && v * WORD_STEP + 1 == left)
+            raw[v] = *(const unsigned short *)word | (fill & 0xffff0000u);
     }
     raw[NUM_WORDS] = fill;
     if (odd && IS_LAST_LANE && NUM_WORDS * WORD_STEP - 2 * ROW_LANES + 2 < left)

@@ -51,12 +51,6 @@ DEVICE void load_pairs(unsigned pairs[NUM_WORDS + 1], const void *data, long lon
     const int odd = is_odd(data, at);
     load_words(pairs, data, at, odd, cols, fill);
     join_words(pairs, odd);
-#if PER_WORD == 2
-    if (fill == 0) return;
-    EACH_WORD(v)
-    if (v * WORD_STEP + 1 == cols - first_column())
-        pairs[v] = (pairs[v] & 0xffff) | (fill & 0xffff0000u);
-#endif
 }
 
 // Elements beyond the row become `fill`, 0 or -inf. All lanes of a warp call it.

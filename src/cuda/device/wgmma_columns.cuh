@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of 64 rows and further numbers of columns, like WGMMA_TILES_64 and others of wgmma.cuh; the arguments are the same.
+// Products of 64 rows and further numbers of columns, like WGMMA_TILES_64, WGMMA_FP8_128 and others of wgmma.cuh; the
+// arguments are the same.
 #ifndef TSRI_DEVICE_WGMMA_COLUMNS_CUH
 #define TSRI_DEVICE_WGMMA_COLUMNS_CUH
 
@@ -142,6 +143,59 @@
                  : WGMMA_64(c, 0), WGMMA_32(c, 16), WGMMA_16(c, 24), WGMMA_4(c, 28),               \
                    WGMMA_4(c, 29)                                                                  \
                  : "l"(a), "l"(b), "r"(is_more), "n"(a_is_mn), "n"(b_is_mn)                        \
+                 : "memory")
+
+// ---- fp8 ----------------------------------------------------------------------------------------
+
+#define WGMMA_REGS_32 WGMMA_REGS_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define WGMMA_FP8_64(types, c, a, b, is_more)                                                      \
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %34, 0;\n"                                \
+                 "wgmma.mma_async.sync.aligned.m64n64k32.f32." types " {" WGMMA_REGS_32            \
+                 "}, %32, %33, more, 1, 1;\n}\n"                                                   \
+                 : WGMMA_32(c, 0)                                                                  \
+                 : "l"(a), "l"(b), "r"(is_more)                                                    \
+                 : "memory")
+#define WGMMA_FP8_88(types, c, a, b, is_more)                                                      \
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %46, 0;\n"                                \
+                 "wgmma.mma_async.sync.aligned.m64n88k32.f32." types " {" WGMMA_REGS_44            \
+                 "}, %44, %45, more, 1, 1;\n}\n"                                                   \
+                 : WGMMA_32(c, 0), WGMMA_4(c, 8), WGMMA_4(c, 9), WGMMA_4(c, 10)                    \
+                 : "l"(a), "l"(b), "r"(is_more)                                                    \
+                 : "memory")
+#define WGMMA_FP8_104(types, c, a, b, is_more)                                                     \
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %54, 0;\n"                                \
+                 "wgmma.mma_async.sync.aligned.m64n104k32.f32." types " {" WGMMA_REGS_52           \
+                 "}, %52, %53, more, 1, 1;\n}\n"                                                   \
+                 : WGMMA_32(c, 0), WGMMA_16(c, 8), WGMMA_4(c, 12)                                  \
+                 : "l"(a), "l"(b), "r"(is_more)                                                    \
+                 : "memory")
+#define WGMMA_FP8_112(types, c, a, b, is_more)                                                     \
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %58, 0;\n"                                \
+                 "wgmma.mma_async.sync.aligned.m64n112k32.f32." types " {" WGMMA_REGS_56           \
+                 "}, %56, %57, more, 1, 1;\n}\n"                                                   \
+                 : WGMMA_32(c, 0), WGMMA_16(c, 8), WGMMA_4(c, 12), WGMMA_4(c, 13)                  \
+                 : "l"(a), "l"(b), "r"(is_more)                                                    \
+                 : "memory")
+#define WGMMA_FP8_136(types, c, a, b, is_more)                                                     \
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %70, 0;\n"                                \
+                 "wgmma.mma_async.sync.aligned.m64n136k32.f32." types " {" WGMMA_REGS_68           \
+                 "}, %68, %69, more, 1, 1;\n}\n"                                                   \
+                 : WGMMA_64(c, 0), WGMMA_4(c, 16)                                                  \
+                 : "l"(a), "l"(b), "r"(is_more)                                                    \
+                 : "memory")
+#define WGMMA_FP8_168(types, c, a, b, is_more)                                                     \
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %86, 0;\n"                                \
+                 "wgmma.mma_async.sync.aligned.m64n168k32.f32." types " {" WGMMA_REGS_84           \
+                 "}, %84, %85, more, 1, 1;\n}\n"                                                   \
+                 : WGMMA_64(c, 0), WGMMA_16(c, 16), WGMMA_4(c, 20)                                 \
+                 : "l"(a), "l"(b), "r"(is_more)                                                    \
+                 : "memory")
+#define WGMMA_FP8_200(types, c, a, b, is_more)                                                     \
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %102, 0;\n"                               \
+                 "wgmma.mma_async.sync.aligned.m64n200k32.f32." types " {" WGMMA_REGS_100          \
+                 "}, %100, %101, more, 1, 1;\n}\n"                                                 \
+                 : WGMMA_64(c, 0), WGMMA_32(c, 16), WGMMA_4(c, 24)                                 \
+                 : "l"(a), "l"(b), "r"(is_more)                                                    \
                  : "memory")
 
 #endif

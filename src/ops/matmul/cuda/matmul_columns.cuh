@@ -24,14 +24,14 @@ DEVICE void store_two_matrices_transposed(unsigned to, const unsigned x[2]) {
 // Products times alpha with bias and activation, if there are any. kind is a constant; NONE and RELU share one kind,
 // cut off below `least`.
 DEVICE void activate_columns(const struct matmul_params *p, const float bias[2], float (*acc)[4],
-                             int eights, int count, const int kind) {
+                             float alpha, int eights, int count, const int kind) {
     const float least = p->activation == ACTIVATION_RELU ? 0 : -INFINITE;
 #pragma unroll
     for (int i = 0; i < eights; i++) {
         if (i < count)
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                const float x = fmaf(acc[i][j], p->alpha, bias[j / 2]);
+                const float x = fmaf(acc[i][j], alpha, bias[j / 2]);
                 acc[i][j] =
                     kind == ACTIVATION_NONE ? max_or_nan(x, least) : activate_rounded(kind, x);
             }
@@ -53,16 +53,16 @@ DEVICE void fetch_columns(unsigned fetched[2], const struct matmul_params *p, lo
 // The first `count` of so many eights, a constant. One copy of the code per kind, without branches between numbers, so that
 // their latencies overlap.
 DEVICE void finish_columns(const struct matmul_params *p, const unsigned fetched[2],
-                           float (*acc)[4], const int eights, int count) {
+                           float (*acc)[4], float alpha, const int eights, int count) {
     const float bias[2] = {fetched_either(fetched[0], p->bias_is_f32),
                            fetched_either(fetched[1], p->bias_is_f32)};
 #define ACTIVATE_COLUMNS(kind)                                                                     \
-    case kind: activate_columns(p, bias, acc, eights, count, kind); break
+    case kind: activate_columns(p, bias, acc, alpha, eights, count, kind); break
     switch (p->activation) {
         ACTIVATE_COLUMNS(ACTIVATION_GELU);
         ACTIVATE_COLUMNS(ACTIVATION_GELU_TANH);
         ACTIVATE_COLUMNS(ACTIVATION_SILU);
-    default: activate_columns(p, bias, acc, eights, count, ACTIVATION_NONE);
+    default: activate_columns(p, bias, acc, alpha, eights, count, ACTIVATION_NONE);
     }
 #undef ACTIVATE_COLUMNS
 }

@@ -29,7 +29,6 @@ struct matmul_cuda_tile {
     double rate;
     int cluster;   // blocks with adjacent rows of tiles; 0: no cluster
     bool in_turns; // two groups of warps have one tile each and alternate
-    bool shares_k; // the last tiles are cut along k: matmul_shares.cuh
     bool
         is_swapped; // of matmul_swapped_sm90.cu: blocks of a cluster have adjacent columns of tiles
 };
@@ -40,6 +39,10 @@ enum {
 };
 const struct matmul_cuda_tile *matmul_cuda_tiles(enum matmul_cuda_kind kind, int *num_tiles);
 bool matmul_cuda_has_tile(enum matmul_cuda_kind kind, int tile, tsr_dtype dtype);
+// Whether registers suffice for a second set of accumulators of a swapped tile, which sums of fp8 in parts take.
+bool matmul_cuda_swapped_has_parts(const struct matmul_cuda_tile *tile);
+// Lines of a in a box of a swapped tile.
+int matmul_cuda_swapped_lines(const struct matmul_cuda_tile *tile);
 
 // An operand as a kernel reads it: in place or in a copy.
 struct matmul_cuda_operand {
@@ -134,8 +137,6 @@ bool matmul_cuda_choice_of(const struct matmul_problem *p, enum matmul_cuda_kind
                            struct matmul_cuda_choice *choice);
 // Whether a tuning row, if there is one, allows this choice.
 bool matmul_cuda_is_asked(const struct tsri_limits *limits, const int64_t block[3]);
-// Bytes of the workspace before a launch's shared tiles: copies, and sums of parts of k.
-size_t matmul_cuda_shares_at(const struct matmul_cuda_layout *l, int64_t num_blocks);
 // The variant's best estimated time.
 double matmul_cuda_ns(const struct matmul_problem *p, enum matmul_cuda_kind kind,
                       const struct tsri_limits *limits);
@@ -161,20 +162,6 @@ struct tsri_cuda_program matmul_cuda_tile_program(enum matmul_cuda_kind kind,
                                                   const struct matmul_cuda_tile *tile,
                                                   tsr_dtype dtype, bool is_fp8);
 
-// matmul_cuda_shares.c
-// Tiles whose k is cut: none if all clusters of the launch have the same number of tiles.
-int64_t matmul_cuda_num_shared(const struct matmul_cuda_layout *l, int64_t num_clusters);
-// Whether so many clusters can share tiles, and how many grains k has.
-bool matmul_cuda_may_share(const struct matmul_problem *p, const struct matmul_cuda_layout *l,
-                           int64_t num_clusters);
-int64_t matmul_cuda_grains(const struct matmul_problem *p, const struct matmul_cuda_layout *l);
-// What a launch of so many blocks needs of the workspace, and its parameters.
-size_t matmul_cuda_shares_bytes(const struct matmul_cuda_layout *l, int64_t num_blocks);
-struct matmul_shares;
-struct matmul_shares matmul_cuda_shares(const struct matmul_problem *p,
-                                        const struct matmul_cuda_layout *l, int64_t num_blocks,
-                                        char *workspace);
-
 // matmul_cuda_wgmma.c
 enum { MATMUL_WGMMA_SHARED_BYTES = 232448 }; // most shared memory of a Hopper block
 bool matmul_cuda_wgmma_serves(const void *problem, const struct tsri_limits *limits);
@@ -183,10 +170,10 @@ tsr_status matmul_cuda_wgmma_run(tsr_context *, const void *, const struct tsri_
 // The i-th of its kernels for a dtype; after the last, false, and *index is reduced by their number.
 bool matmul_cuda_wgmma_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program);
 struct matmul_wgmma_params;
-// Everything except operands and c's map, for a launch of so many blocks.
+// Everything except operands and c's map.
 struct matmul_wgmma_params matmul_cuda_wgmma_params(const struct matmul_problem *p,
                                                     const struct matmul_cuda_layout *l,
-                                                    int64_t num_blocks, char *workspace);
+                                                    char *workspace);
 tsr_status matmul_cuda_wgmma_launch(tsr_context *ctx, const struct tsri_cuda_program *program,
                                     const struct tsri_plan *plan,
                                     const struct matmul_cuda_layout *l,

@@ -218,7 +218,7 @@ static tsr_status multiply(tsr_context *ctx, const struct matmul_problem *p,
                            const struct matmul_cuda_layout *l, const struct tsri_plan *plan,
                            void *workspace, enum matmul_cuda_kind kind) {
     const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
-    struct matmul_wgmma_params params = matmul_cuda_wgmma_params(p, l, plan->num_tasks, workspace);
+    struct matmul_wgmma_params params = matmul_cuda_wgmma_params(p, l, workspace);
     struct tensor_map *const maps[NUM_OPERANDS] = {&params.a, &params.b, &params.b_up};
     int *const batches[NUM_OPERANDS] = {params.a_batch, params.b_batch, params.b_up_batch};
     struct operand operands[NUM_OPERANDS];

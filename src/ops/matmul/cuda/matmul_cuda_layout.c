@@ -12,6 +12,7 @@ enum {
     WGMMA_PROMOTE_BF16 = 65536, // for c of bf16, whose rounding loses eight times as much
     WGMMA_PROMOTE_F32 = 2048,   // a drift of 3/4 of the error allowed for sums
     TF32_PROMOTE = 8192,        // a drift of 1/8 of the rounding of the operands
+    WGMMA_RATE = 7780,          // GFLOP/s of a multiprocessor at full clock: 16 bits; fp8 twice
     STAGING_ROW = 72 * 4,       // bytes per row of a warp, as in matmul_epilogue.cuh
 };
 
@@ -41,12 +42,6 @@ static const struct matmul_cuda_tile fma_tiles[] = {
         m, n, k, stages, 384, 1, ((m) + (n)) * 128 * (stages) + 8 * 4096 + 256 + (n)*8, 0,         \
             promote, rate, cluster, in_turns                                                       \
     }
-// The same kernel; k of the last tiles is shared.
-#define SHARED_TILE(m, n, promote, rate, cluster)                                                  \
-    {                                                                                              \
-        m, n, 64, 4, 384, 1, ((m) + (n)) * 128 * 4 + 8 * 4096 + 256 + (n)*8, 0, promote, rate,     \
-            cluster, false, true                                                                   \
-    }
 // rate: with clusters; alone: without.
 #define WIDE_TILES(k, promote, rate, alone)                                                        \
     WGMMA_TILE(128, 256, k, 4, false, promote, rate, 2),                                           \
@@ -55,31 +50,28 @@ static const struct matmul_cuda_tile fma_tiles[] = {
     WGMMA_TILE(128, 128, k, 6, true, promote, rate, 2),                                            \
         WGMMA_TILE(128, 128, k, 6, true, promote, alone, 0)
 // Of matmul_swapped_sm90.cu: stages, staged rows of two warpgroups, barriers.
-#define SWAPPED_TILE(m, n, rate, cluster)                                                          \
+#define SWAPPED_TILE(m, n, k, promote, cluster)                                                    \
     {                                                                                              \
-        m, n, 64, 4, 384, 1, ((m) + (n)) * 128 * 4 + 2 * MATMUL_SWAPPED_CHUNK(m) * 128 + 64, 0,    \
-            WGMMA_PROMOTE, rate, cluster, false, false, true                                       \
+        m, n, k, 4, 384, 1, ((m) + (n)) * 128 * 4 + 2 * MATMUL_SWAPPED_CHUNK(m) * 128 + 64, 0,     \
+            promote, WGMMA_RATE *(k) / 64.0, cluster, false, true                                  \
     }
-#define SWAPPED_TILES(m, n, rate) SWAPPED_TILE(m, n, rate, 2), SWAPPED_TILE(m, n, rate, 0)
+#define SWAPPED_TILES(m, n)                                                                        \
+    SWAPPED_TILE(m, n, 64, WGMMA_PROMOTE, 2), SWAPPED_TILE(m, n, 64, WGMMA_PROMOTE, 0)
 static const struct matmul_cuda_tile wgmma_tiles[] = {
-    WIDE_TILES(64, WGMMA_PROMOTE, 5650, 5460),
-    WGMMA_TILE(128, 192, 64, 4, false, WGMMA_PROMOTE, 5650, 2),
-    WGMMA_TILE(128, 192, 64, 4, false, WGMMA_PROMOTE, 5460, 0),
-    WGMMA_TILE(128, 64, 64, 7, false, WGMMA_PROMOTE, 4800, 0),
-    TILES_IN_TURNS(64, WGMMA_PROMOTE, 5900, 5700),
-    SHARED_TILE(128, 256, WGMMA_PROMOTE, 5650, 2),
-    SHARED_TILE(128, 256, WGMMA_PROMOTE, 5460, 0),
-    SHARED_TILE(128, 192, WGMMA_PROMOTE, 5650, 2),
-    SHARED_TILE(128, 192, WGMMA_PROMOTE, 5460, 0),
-    SWAPPED_TILES(88, 256, 5300),
-    SWAPPED_TILES(104, 256, 5400),
-    SWAPPED_TILES(112, 256, 5450),
-    SWAPPED_TILES(120, 256, 5450),
-    SWAPPED_TILES(136, 128, 5300),
-    SWAPPED_TILES(152, 128, 5400),
-    SWAPPED_TILES(168, 128, 5450),
-    SWAPPED_TILES(200, 128, 5500),
-    SWAPPED_TILES(240, 128, 5550),
+    WIDE_TILES(64, WGMMA_PROMOTE, WGMMA_RATE, WGMMA_RATE),
+    WGMMA_TILE(128, 192, 64, 4, false, WGMMA_PROMOTE, WGMMA_RATE, 2),
+    WGMMA_TILE(128, 192, 64, 4, false, WGMMA_PROMOTE, WGMMA_RATE, 0),
+    WGMMA_TILE(128, 64, 64, 7, false, WGMMA_PROMOTE, WGMMA_RATE, 0),
+    TILES_IN_TURNS(64, WGMMA_PROMOTE, WGMMA_RATE, WGMMA_RATE),
+    SWAPPED_TILES(88, 256),
+    SWAPPED_TILES(104, 256),
+    SWAPPED_TILES(112, 256),
+    SWAPPED_TILES(120, 256),
+    SWAPPED_TILES(136, 128),
+    SWAPPED_TILES(152, 128),
+    SWAPPED_TILES(168, 128),
+    SWAPPED_TILES(200, 128),
+    SWAPPED_TILES(240, 128),
 };
 // For fp32: tf32 at half the rate, and six bf16 products, which take longer.
 #define TILES_OF_F32(k, promote, share)                                                            \
@@ -88,15 +80,18 @@ static const struct matmul_cuda_tile wgmma_tiles[] = {
 static const struct matmul_cuda_tile tf32_tiles[] = {TILES_OF_F32(32, TF32_PROMOTE, 2.0)};
 static const struct matmul_cuda_tile bf16x6_tiles[] = {TILES_OF_F32(64, WGMMA_PROMOTE_F32, 5.7)};
 
-// The same as in matmul_fp8_sm90.cu.
-#define FP8_TILE(rate, cluster, shares_k)                                                          \
+// The same as in matmul_fp8_sm90.cu, and of matmul_swapped_sm90.cu.
+#define FP8_TILE(cluster)                                                                          \
     {                                                                                              \
         128, 256, 128, 4, 384, 1, (128 + 256) * 128 * 4 + 8 * 4096 + 128, 0, MATMUL_MAX_SPLIT_K,   \
-            rate, cluster, false, shares_k                                                         \
+            WGMMA_RATE * 2.0, cluster                                                              \
     }
+#define SWAPPED_FP8(m, n)                                                                          \
+    SWAPPED_TILE(m, n, 128, MATMUL_MAX_SPLIT_K, 2), SWAPPED_TILE(m, n, 128, MATMUL_MAX_SPLIT_K, 0)
 static const struct matmul_cuda_tile fp8_tiles[] = {
-    FP8_TILE(10000, 2, false), FP8_TILE(9700, 0, false), FP8_TILE(10000, 2, true),
-    FP8_TILE(9700, 0, true)};
+    FP8_TILE(2),           FP8_TILE(0),           SWAPPED_FP8(64, 128),
+    SWAPPED_FP8(104, 128), SWAPPED_FP8(136, 128), SWAPPED_FP8(168, 128),
+    SWAPPED_FP8(200, 128), SWAPPED_FP8(88, 256),  SWAPPED_FP8(112, 256)};
 
 // For lines of b along k; along n with 2-byte and with 4-byte elements.
 static const struct matmul_cuda_tile gemv_tiles[] = {
@@ -121,6 +116,15 @@ const struct matmul_cuda_tile *matmul_cuda_tiles(enum matmul_cuda_kind kind, int
 // and then they are small.
 bool matmul_cuda_has_tile(enum matmul_cuda_kind kind, int tile, tsr_dtype dtype) {
     return kind != MATMUL_FMA || dtype == TSR_F32 || fma_tiles[tile].block_m < 128;
+}
+
+bool matmul_cuda_swapped_has_parts(const struct matmul_cuda_tile *tile) {
+    const int rows = tile->block_m;
+    return tile->block_n == 128 && (rows <= 104 || MATMUL_SWAPPED_CHUNK(rows) < rows);
+}
+
+int matmul_cuda_swapped_lines(const struct matmul_cuda_tile *tile) {
+    return tile->cluster > 1 ? MATMUL_SWAPPED_HALF(tile->block_m) : tile->block_m;
 }
 
 // ---- Operands ---------------------------------------------------------------------------------

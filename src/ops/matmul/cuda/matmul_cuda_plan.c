@@ -13,7 +13,6 @@ enum {
     MAX_SPLITS = 32,         //
     GEMV_K = 3072,           // per part: 48 KiB of shared memory
     MAX_BLOCKS = 0x7fffffff, // per launch
-    SHARED = 10,             // added to a cluster's blocks in rows of tuning files if k is shared
 };
 
 // ---- The cost model ------------------------------------------------------------------------------
@@ -22,6 +21,7 @@ enum {
 
 enum {
     H200_BYTES_PER_NS = 3000,
+    H200_MEMORY_BYTES_PER_NS = 4200,
     LAUNCH_NS = 2000,
     SPLIT_NS = 3500,
     COPY_NS = 3000,
@@ -66,15 +66,6 @@ static double share_of_width(const struct matmul_cuda_tile *tile) {
     return (256 + tile->block_n) / 512.0;
 }
 
-// Sums that clusters hand over, one after the other if less than a round of tiles is shared.
-static double ns_of_shares(const struct matmul_cuda_layout *l, double rounds) {
-    static const double sums_per_ns = 60; // bytes; written, and read
-    enum { MARK_NS = 800 };
-    const double bytes = 4.0 * l->tile->block_m * l->tile->block_n;
-    if (!l->tile->shares_k) return 0;
-    return bytes / sums_per_ns + ceil(1 / fmin(rounds, 1)) * (MARK_NS + bytes / sums_per_ns);
-}
-
 enum { RICH_NS = 4000, RICH_ACTIVATION_NS = 3000, PART_NS = 6000 };
 
 // Additional time of the end for a tile of 128 x 256 in 16 bits.
@@ -90,41 +81,44 @@ static double ns_of_end(const struct matmul_problem *p, double parts) {
                                                  : 0);
 }
 
-// For 16 bits. If warpgroups alternate, most of the end is hidden, except for the last tile's.
+// Of a stage of a tile: its products, or what a multiprocessor takes in, from the second-level cache or from memory, where
+// tiles below each other read b together.
+static double ns_of_stage(const struct matmul_problem *p, const struct matmul_cuda_layout *l) {
+    static const double bytes_per_ns = 114, narrow_bytes_per_ns = 98, memory_bytes_per_ns = 62;
+    enum { LINE = 128, NARROW = 64, MOST_BELOW = 4 };
+    const struct matmul_cuda_tile *tile = l->tile;
+    const double products = 2.0 * tile->block_m * tile->block_n * tile->block_k / tile->rate;
+    const double taken = (tile->block_m + tile->block_n) * LINE /
+                         (tile->block_n == NARROW ? narrow_bytes_per_ns : bytes_per_ns);
+    const double below = fmin((double)tsri_ceil_div(p->m, tile->block_m), MOST_BELOW);
+    const double of_b = tile->block_n * LINE / below / memory_bytes_per_ns;
+    return fmax(fmax(products, taken), of_b);
+}
+
+// By wgmma, 16 bits and fp8, fitted to 2,900 times of 105 products by weights out of memory (docs/kernels/matmul_cuda_wgmma.md):
+// the start; rounds of stages and ends; and the power limit, which slows down what takes long. If warpgroups alternate, only
+// the last tile's end shows.
 static double account_wgmma(const struct matmul_problem *p, const struct matmul_cuda_layout *l,
-                            const struct tsri_limits *limits) {
-    enum {
-        EARLY_NS = 430,
-        CLUSTER_NS = 700,
-        SHORT_K = 1024,
-        END_NS = 1480,
-        TURN_NS = 180,
-        FEW_OUTSIDE = 32
-    };
-    static const double at_once = 0.83, in_turns = 0.24, last = 0.7, outside_ns = 0.9;
+                            enum matmul_cuda_kind kind, const struct tsri_limits *limits) {
+    enum { START_NS = 2650, CLUSTER_NS = 470, END_NS = 1500, LAST_NS = 800, LONG_NS = 12000 };
+    static const double in_turns = 0.24, slower = 0.25, promoted = 1.15, of_a = 0.5;
     const struct matmul_cuda_tile *tile = l->tile;
     const double rounds = rounds_of(l, limits), k = (double)tsri_min(p->k, l->k_of_split);
-    const double of_products =
-        tile->shares_k ? (double)l->num_tiles / (double)at_once_of(l, limits) : rounds;
     const double more = ns_of_end(p, parts_of(l, k));
-    // Rows of the last tile that are outside the matrix are copied more slowly.
-    const int64_t inside = p->m % tile->block_m;
-    const int64_t outside = inside > 0 ? tsri_max(tile->block_m - inside - FEW_OUTSIDE, 0) : 0;
-    double products = 2.0 * tile->block_m * tile->block_n * k / tile->rate;
-    // Blocks without clusters that all run at once do not wait for each other, nor do warpgroups with one short tile
-    // each.
-    const bool is_short = tile->in_turns && k <= SHORT_K;
-    if (tile->cluster == 0 && tile->block_n > 64 && rounds <= (is_short ? 2 : 1))
-        products *= at_once;
-    // The narrowest tile is limited by its loads: with half as many blocks, each gets more.
-    if (tile->block_n == 64 && 2 * l->num_tiles <= limits->num_sms) products *= 0.8;
-    const double after = tile->in_turns
-                             ? TURN_NS + more * in_turns
-                             : END_NS * share_of_width(tile) + more * (tile->block_n + 32) / 288.0;
-    return LAUNCH_NS - EARLY_NS + (tile->cluster > 1 ? CLUSTER_NS : 0) +
-           outside_ns * (double)outside * k / tile->block_k + ns_of_copies(l, MATMUL_WGMMA) +
-           of_products * products + rounds * after + ns_of_shares(l, of_products) +
-           (tile->in_turns ? (END_NS + more) * last : 0) + ns_of_splits(p, l);
+    const double area = tile->block_m * tile->block_n / (128.0 * 256),
+                 blocks = ceil(k / tile->block_k);
+    const double stages =
+        blocks * ns_of_stage(p, l) * (kind == MATMUL_FP8 && !p->may_sum_fast ? promoted : 1);
+    const double end =
+        tile->in_turns ? more * in_turns : END_NS * area + more * (tile->block_n + 32) / 288.0;
+    const double busy = (double)l->num_tiles / (double)at_once_of(l, limits) * blocks * 2 *
+                        tile->block_m * tile->block_n * tile->block_k / tile->rate;
+    const double ns = rounds * (stages + end) + (tile->in_turns ? LAST_NS + more : 0) +
+                      slower * busy * (1 - exp(-busy / LONG_NS));
+    const double bytes = (double)tsr_dtype_bytes(p->a.dtype) * (double)p->k *
+                         ((double)p->n * (p->b_up.data != NULL ? 2 : 1) + of_a * (double)p->m);
+    return START_NS + (tile->cluster > 1 ? CLUSTER_NS : 0) + ns_of_copies(l, kind) +
+           fmax(ns, bytes / H200_MEMORY_BYTES_PER_NS) + ns_of_splits(p, l);
 }
 
 // For fp32 by wgmma.
@@ -144,17 +138,15 @@ static double account_f32(const struct matmul_problem *p, const struct matmul_cu
 // Nanoseconds, as doubles, because the product of the sizes may overflow an integer.
 static double account(const struct matmul_problem *p, const struct matmul_cuda_layout *l,
                       enum matmul_cuda_kind kind, const struct tsri_limits *limits) {
-    if (kind == MATMUL_WGMMA) return account_wgmma(p, l, limits);
-    if (kind > MATMUL_WGMMA && kind != MATMUL_FP8) return account_f32(p, l, kind, limits);
+    if (kind == MATMUL_WGMMA || kind == MATMUL_FP8) return account_wgmma(p, l, kind, limits);
+    if (kind > MATMUL_WGMMA) return account_f32(p, l, kind, limits);
     const struct matmul_cuda_tile *tile = l->tile;
     double k = (double)tsri_min(p->k, l->k_of_split), rounds = rounds_of(l, limits);
     double of_tile = 2.0 * tile->block_m * tile->block_n * (k + 2 * tile->block_k) / tile->rate;
     double num_blocks = rounds < tile->blocks_per_sm ? rounds : tile->blocks_per_sm;
     // A single tile leaves units of its multiprocessor idle.
     double idle = 1 + 0.3 * (tile->blocks_per_sm - num_blocks) / tile->blocks_per_sm;
-    if (tile->shares_k) rounds = (double)l->num_tiles / (double)at_once_of(l, limits);
-    return LAUNCH_NS + of_tile * rounds * idle + ns_of_copies(l, kind) + ns_of_splits(p, l) +
-           ns_of_shares(l, rounds);
+    return LAUNCH_NS + of_tile * rounds * idle + ns_of_copies(l, kind) + ns_of_splits(p, l);
 }
 
 // Reading b once, and adding splits, because k is usually split.
@@ -185,6 +177,15 @@ static int num_splits_of(const struct matmul_problem *p, enum matmul_cuda_kind k
     return count;
 }
 
+// Swapped tiles have neither batches nor a rich end, and of fp8 only one format and scales of tensors.
+static bool may_swap(const struct matmul_problem *p, const struct matmul_cuda_tile *t) {
+    const bool is_fp8 = matmul_is_fp8(p->a.dtype);
+    if (p->num_batches > 1 || !matmul_cuda_wgmma_is_short(p)) return false;
+    if (!is_fp8) return true;
+    if (p->a.dtype != TSR_E4M3 || p->b.dtype != TSR_E4M3 || p->is_block_scaled) return false;
+    return p->may_sum_fast || matmul_cuda_swapped_has_parts(t);
+}
+
 static bool may_have(const struct matmul_problem *p, enum matmul_cuda_kind kind, int tile,
                      const struct matmul_cuda_tile *t, int num_splits) {
     if (is_f32_by_wgmma(kind) && num_splits > 1 &&
@@ -193,7 +194,7 @@ static bool may_have(const struct matmul_problem *p, enum matmul_cuda_kind kind,
     if (!matmul_cuda_has_tile(kind, tile, p->a.dtype)) return false;
     if (t->cluster > 1 && (t->is_swapped ? p->n <= t->block_n : p->m <= t->block_m))
         return false; // needs two tiles
-    if (t->is_swapped && (p->num_batches > 1 || !matmul_cuda_wgmma_is_short(p))) return false;
+    if (t->is_swapped && !may_swap(p, t)) return false;
     if (kind == MATMUL_WGMMA && p->b_up.data != NULL && t->block_n % 128 != 0)
         return false; // units of b and b_up come in pairs
     return !matmul_is_fp8(p->a.dtype) || kind != MATMUL_FMA || tile == MATMUL_FMA_FP8_TILE;
@@ -213,7 +214,7 @@ static bool choice_of(const struct matmul_problem *p, enum matmul_cuda_kind kind
         .tile = tile,
         .num_splits = tsri_max(wanted, least),
         .block = {t->block_m, t->block_n,
-                  has_clusters && wanted == 1 ? tsri_max(t->cluster, 1) + (t->shares_k ? SHARED : 0)
+                  has_clusters && wanted == 1 ? tsri_max(t->cluster, 1)
                   : has_clusters              ? 1 + wanted
                                               : wanted},
         .ns = may_have(p, kind, tile, t, wanted) ? 0 : (double)INFINITY};
@@ -225,11 +226,8 @@ static double ns_of(const struct matmul_problem *p, enum matmul_cuda_kind kind,
     const struct matmul_cuda_layout l =
         matmul_cuda_layout(p, kind, choice->tile, choice->num_splits);
     const bool has_room = l.shared_bytes <= limits->shared_bytes_per_block;
-    const bool may_share = (limits->flags & TSR_BATCH_INVARIANT) == 0 &&
-                           matmul_cuda_may_share(p, &l, at_once_of(&l, limits));
-    const bool may_swap = (limits->flags & TSR_BATCH_INVARIANT) == 0 && !l.a.is_mn && !l.has_sums;
-    if (!has_room || (l.tile->shares_k && !may_share) || (l.tile->is_swapped && !may_swap))
-        return (double)INFINITY;
+    const bool is_free = (limits->flags & TSR_BATCH_INVARIANT) == 0 && !l.a.is_mn && !l.has_sums;
+    if (!has_room || (l.tile->is_swapped && !is_free)) return (double)INFINITY;
     return account(p, &l, kind, limits);
 }
 
@@ -296,22 +294,16 @@ void matmul_cuda_plan_mma(const void *problem, const struct tsri_limits *limits,
     plan(problem, MATMUL_MMA, limits, p);
 }
 
-size_t matmul_cuda_shares_at(const struct matmul_cuda_layout *l, int64_t num_blocks) {
-    const int64_t of_block =
-        l->tile->block_m * l->tile->block_n * (l->tile->in_turns ? 2 : 1) * (int64_t)sizeof(float);
-    return l->workspace_bytes + (l->has_sums ? (size_t)(num_blocks * of_block) : 0);
-}
-
 // One block per multiprocessor; each processes tile after tile.
 static void plan_ring(const void *problem, enum matmul_cuda_kind kind,
                       const struct tsri_limits *limits, struct tsri_plan *p) {
     plan(problem, kind, limits, p);
     const struct matmul_cuda_layout l =
         matmul_cuda_layout(problem, kind, (int)p->block_k, p->grain);
-    const int64_t cluster = tsri_max(l.tile->cluster, 1), at_once = at_once_of(&l, limits);
-    p->num_tasks = (l.tile->shares_k ? at_once : tsri_min(l.num_tiles, at_once)) * cluster;
-    p->workspace_bytes =
-        matmul_cuda_shares_at(&l, p->num_tasks) + matmul_cuda_shares_bytes(&l, p->num_tasks);
+    const int64_t cluster = tsri_max(l.tile->cluster, 1);
+    const int64_t of_block = p->block_m * p->block_n * (l.tile->in_turns ? 2 : 1);
+    p->num_tasks = tsri_min(l.num_tiles, at_once_of(&l, limits)) * cluster;
+    if (l.has_sums) p->workspace_bytes += (size_t)(p->num_tasks * of_block) * sizeof(float);
 }
 
 void matmul_cuda_plan_wgmma(const void *problem, const struct tsri_limits *limits,

@@ -82,8 +82,7 @@ bool matmul_cuda_wgmma_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_prog
     int num_tiles;
     const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(MATMUL_WGMMA, &num_tiles);
     for (int i = 0; i < num_tiles * LAYOUTS; i++) {
-        if (tiles[i / LAYOUTS].cluster > 1 || tiles[i / LAYOUTS].shares_k)
-            continue; // the kernel of the same tile without
+        if (tiles[i / LAYOUTS].cluster > 1) continue;           // same kernel as without clusters
         if (tiles[i / LAYOUTS].is_swapped && (i & 1)) continue; // its a runs along k
         if ((*index)-- > 0) continue;
         *program = program_of(&tiles[i / LAYOUTS], dtype, i & 1, i & 2);
@@ -122,10 +121,7 @@ static tsr_status map_all(tsr_context *ctx, const struct matmul_problem *p,
     TSRI_TRY(matmul_cuda_place(ctx, p, &p->b, p->b.col, p->b.row, &l->b, b, &unused));
     TSRI_TRY(matmul_cuda_place(ctx, p, &p->b_up, p->b_up.col, p->b_up.row, &l->b_up, b_up,
                                &params->matmul.b_up));
-    const int rows = l->tile->block_m;
-    const int of_a = !l->tile->is_swapped   ? UNIT
-                     : l->tile->cluster > 1 ? MATMUL_SWAPPED_HALF(rows)
-                                            : rows;
+    const int of_a = l->tile->is_swapped ? matmul_cuda_swapped_lines(l->tile) : UNIT;
     (void)map_operand(p, &p->a, &l->a, workspace, of_a, &map, params->a_batch);
     TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params->a));
     (void)map_operand(p, &p->b, &l->b, b, UNIT, &map, params->b_batch);
@@ -137,7 +133,7 @@ static tsr_status map_all(tsr_context *ctx, const struct matmul_problem *p,
     params->has_c_map = matmul_cuda_map_rows(p, &p->c, &map);
     if (!params->has_c_map) return TSR_OK;
     params->end = matmul_cuda_wgmma_end(p);
-    if (l->tile->is_swapped) map.box[1] = MATMUL_SWAPPED_CHUNK(rows);
+    if (l->tile->is_swapped) map.box[1] = MATMUL_SWAPPED_CHUNK(l->tile->block_m);
     TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params->c));
     params->has_residual_map = p->residual.data != NULL && p->residual.dtype == p->a.dtype &&
                                p->c.dtype == p->a.dtype &&
@@ -148,7 +144,7 @@ static tsr_status map_all(tsr_context *ctx, const struct matmul_problem *p,
 
 struct matmul_wgmma_params matmul_cuda_wgmma_params(const struct matmul_problem *p,
                                                     const struct matmul_cuda_layout *l,
-                                                    int64_t num_blocks, char *workspace) {
+                                                    char *workspace) {
     const int cluster = (int)tsri_max(l->tile->cluster, 1);
     struct matmul_wgmma_params params = {
         .matmul = {.tiles_m = l->tiles_m,
@@ -158,8 +154,6 @@ struct matmul_wgmma_params matmul_cuda_wgmma_params(const struct matmul_problem 
                        GROUP_ROWS / (l->tile->block_m * (l->tile->is_swapped ? 1 : cluster))},
         .sums = l->has_sums ? (float *)(void *)(workspace + l->workspace_bytes) : NULL,
         .num_tiles = (unsigned)l->num_tiles,
-        .shares =
-            matmul_cuda_shares(p, l, num_blocks, workspace + matmul_cuda_shares_at(l, num_blocks)),
         .blocks_of_part = l->blocks_of_part,
         .cluster = cluster,
     };
@@ -187,7 +181,7 @@ tsr_status matmul_cuda_wgmma_run(tsr_context *ctx, const void *problem,
     const struct matmul_problem *p = problem;
     const struct matmul_cuda_layout l =
         matmul_cuda_layout(p, MATMUL_WGMMA, (int)plan->block_k, plan->grain);
-    struct matmul_wgmma_params params = matmul_cuda_wgmma_params(p, &l, plan->num_tasks, workspace);
+    struct matmul_wgmma_params params = matmul_cuda_wgmma_params(p, &l, workspace);
     if (p->c.dtype != TSR_F32)
         params.matmul.alpha *= 1 + matmul_wgmma_drift(l.blocks_of_part * l.tile->block_k) / 2;
     TSRI_TRY(map_all(ctx, p, &l, workspace, &params));

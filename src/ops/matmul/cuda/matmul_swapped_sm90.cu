@@ -6,8 +6,16 @@
 // Floor: 2 m n k FLOPs at 989 TFLOP/s (H200, bf16). Limit: the card's power, or what a multiprocessor takes in, 64 bytes a
 // clock: 88 x 256 asks for all of them. Figures: docs/kernels/matmul_cuda_wgmma.md.
 // The host defines
-//     DTYPE, BLOCK_M (columns of c: 128 or 256), BLOCK_N (rows of c), STAGES, A_IS_MN (1: lines of b run along n)
+//     DTYPE (of c), BLOCK_M (columns of c: 128 or 256), BLOCK_N (rows of c), STAGES, A_IS_MN (1: lines of b run along n); and
+//     for fp8 A_FORMAT, B_FORMAT (of a and b: 5 is e4m3, 6 e5m2), IS_FAST (1: tensor cores sum all of k; 0: sums of 256 of k are
+//     added in fp32)
+#ifdef A_FORMAT
+#define HAS_SCALES
+#define BLOCK_K 128
+#else
+#define IS_FAST 1
 #define BLOCK_K 64
+#endif
 #define IN_TURNS 0
 #define B_IS_MN 0
 #define CHUNK MATMUL_SWAPPED_CHUNK(BLOCK_N) // rows of c that are staged at a time
@@ -16,10 +24,24 @@
 #include "ops/matmul/cuda/matmul_wgmma_params.h"
 #define PASTE(x, y) x##y
 #define TILES(rows) PASTE(WGMMA_TILES_, rows)
+#ifndef A_FORMAT
 #define PRODUCT(c, a, b, is_more) TILES(BLOCK_N)(c, a, b, is_more, A_IS_MN, B_IS_MN)
+#else
+#if A_FORMAT == 5 && B_FORMAT == 5
+#define TYPES "e4m3.e4m3"
+#elif A_FORMAT == 5
+#define TYPES "e5m2.e4m3" // b comes first
+#elif B_FORMAT == 5
+#define TYPES "e4m3.e5m2"
+#else
+#define TYPES "e5m2.e5m2"
+#endif
+#define FP8_TILES(rows) PASTE(WGMMA_FP8_, rows)
+#define PRODUCT(c, a, b, is_more) FP8_TILES(BLOCK_N)(TYPES, c, a, b, is_more)
+#endif
 #include "cuda/device/activation.cuh"
 #include "ops/matmul/cuda/matmul_columns.cuh"
-#include "ops/matmul/cuda/matmul_shares.cuh"
+#include "ops/matmul/cuda/matmul_products.cuh"
 
 enum {
     HALF =
@@ -40,37 +62,45 @@ DEVICE struct place find_place(const struct matmul_wgmma_params *w, unsigned num
     return {(int)in_tiles.row * BLOCK_N, (int)(in_tiles.col * w->cluster + rank) * BLOCK_M};
 }
 
-DEVICE unsigned blocks_of(const struct matmul_wgmma_params *w) {
-    return ((unsigned)w->matmul.k + BLOCK_K - 1) / BLOCK_K;
+// Blocks of k; even if they are summed in pairs, because the copy engine fills up with zeros beyond k.
+DEVICE int blocks_of(const struct matmul_wgmma_params *w) {
+    const int count = ((int)w->matmul.k + BLOCK_K - 1) / BLOCK_K;
+    return IS_FAST ? count : (count + 1) / 2 * 2;
 }
 
 // ---- Copies -----------------------------------------------------------------------------------
 
 // One thread keeps the ring full; the whole warp runs the loop, so that the compiler can use uniform addresses.
-DEVICE void copy_part(const struct matmul_wgmma_params *w, struct ring *ring, unsigned base,
-                      int rank, const struct place place, const struct work *work, int is_elected) {
+DEVICE void copy_tiles(const struct matmul_wgmma_params *w, unsigned base, int rank, unsigned first,
+                       unsigned step, int is_elected) {
     const int is_cluster = w->cluster > 1, bytes = STAGE_BYTES + (2 * HALF - BLOCK_N) * 128;
     const int share = rank * (BLOCK_N - HALF); // first line of this block's share
+    const int end_k = blocks_of(w) * BLOCK_K;
+    struct ring ring = {0, 0};
 #pragma unroll 1
-    for (int k = work->first * BLOCK_K; k < work->end * BLOCK_K; k += BLOCK_K) {
-        const unsigned stage = base + ring->stage * STAGE_BYTES,
-                       full = base + FULL_AT + 8 * ring->stage;
-        barrier_wait(full + (EMPTY_AT - FULL_AT), ring->parity ^ 1);
-        if (is_elected) barrier_expect(full, is_cluster ? bytes : STAGE_BYTES);
+    for (unsigned number = first; number < w->num_tiles; number += step) {
+        const struct place place = find_place(w, number, rank);
+#pragma unroll 1
+        for (int k = 0; k < end_k; k += BLOCK_K) {
+            const unsigned stage = base + ring.stage * STAGE_BYTES,
+                           full = base + FULL_AT + 8 * ring.stage;
+            barrier_wait(full + (EMPTY_AT - FULL_AT), ring.parity ^ 1);
+            if (is_elected) barrier_expect(full, is_cluster ? bytes : STAGE_BYTES);
 #pragma unroll
-        for (int u = 0; u < UNITS_A; u++) {
-            const int col = place.col + u * UNIT;
-            const int at[5] = {A_IS_MN ? col : k, A_IS_MN ? k : col, 0, 0, 0};
-            if (is_elected) tma_load(stage + u * UNIT_BYTES, &w->b, at, full);
+            for (int u = 0; u < UNITS_A; u++) {
+                const int col = place.col + u * UNIT;
+                const int at[5] = {A_IS_MN ? col : k, A_IS_MN ? k : col, 0, 0, 0};
+                if (is_elected) tma_load(stage + u * UNIT_BYTES, &w->b, at, full);
+            }
+            const unsigned to = stage + UNITS_A * UNIT_BYTES;
+            const int at[5] = {k, place.row + (is_cluster ? share : 0), 0, 0, 0};
+            if (is_cluster) {
+                if (is_elected) tma_load_to_all(to + share * 128, &w->a, at, full, 3);
+            } else {
+                if (is_elected) tma_load(to, &w->a, at, full);
+            }
+            ring_advance(&ring, STAGES);
         }
-        const unsigned to = stage + UNITS_A * UNIT_BYTES;
-        const int at[5] = {k, place.row + (is_cluster ? share : 0), 0, 0, 0};
-        if (is_cluster) {
-            if (is_elected) tma_load_to_all(to + share * 128, &w->a, at, full, 3);
-        } else {
-            if (is_elected) tma_load(to, &w->a, at, full);
-        }
-        ring_advance(ring, STAGES);
     }
 }
 
@@ -112,40 +142,52 @@ DEVICE void finish_tile(const struct matmul_wgmma_params *w, const struct place 
                         const struct worker *me, float acc[TILES_M][EIGHTS][4],
                         const unsigned bias[TILES_M][2]) {
     const struct matmul_params *p = &w->matmul;
+    const float alpha = factor(p, 0);
 #pragma unroll
     for (int t = 0; t < TILES_M; t++) {
         const int col = place.col + (me->group * TILES_M + t) * UNIT;
 #pragma unroll
         for (int i = 0; i < EIGHTS; i += OF_CHUNK) {
-            float alpha = p->alpha;
-            if (w->end == MATMUL_END_ACTIVATED) {
-                finish_columns(p, bias[t], acc[t] + i, OF_CHUNK, OF_CHUNK);
-                alpha = 1;
-            }
-            store_chunk(w, me, acc[t] + i, alpha, place.row + i * 8, col);
+            const int is_plain = w->end == MATMUL_END_PLAIN;
+            if (!is_plain) finish_columns(p, bias[t], acc[t] + i, alpha, OF_CHUNK, OF_CHUNK);
+            store_chunk(w, me, acc[t] + i, is_plain ? alpha : 1, place.row + i * 8, col);
         }
     }
 }
 
-DEVICE void multiply_tiles(const struct matmul_wgmma_params *w, struct worker *me) {
-    float acc[TILES_M][EIGHTS][4] = {};
-    struct work work;
+#if !IS_FAST
+// acc = the sum of sums over pairs of blocks of k. While one warpgroup adds, the other multiplies.
+DEVICE void multiply_promoted(float acc[TILES_M][EIGHTS][4], struct worker *me, int cluster,
+                              int num_pairs) {
+    float part[TILES_M][EIGHTS][4];
+#pragma unroll
+    for (int i = 0; i < EIGHTS * 4; i++) acc[0][i / 4][i % 4] = 0;
 #pragma unroll 1
-    for (unsigned number = 0; find_work(&w->shares, number, blocks_of(w), w->cluster, &work);
-         number++) {
-        const int kind = kind_of(&work, blocks_of(w));
-        const struct place place = find_place(w, work.tile, me->rank);
+    do {
+        multiply(part, me, cluster, 2, 0);
+#pragma unroll
+        for (int i = 0; i < EIGHTS * 4; i++) acc[0][i / 4][i % 4] += part[0][i / 4][i % 4];
+    } while (--num_pairs > 0);
+}
+static_assert(TILES_M == 1, "two sets of accumulators");
+#endif
+
+DEVICE void multiply_tiles(const struct matmul_wgmma_params *w, struct worker *me, unsigned first,
+                           unsigned step) {
+    float acc[TILES_M][EIGHTS][4] = {};
+#pragma unroll 1
+    for (unsigned number = first; number < w->num_tiles; number += step) {
+        const struct place place = find_place(w, number, me->rank);
         unsigned bias[TILES_M][2];
 #pragma unroll
         for (int t = 0; t < TILES_M; t++)
             fetch_columns(bias[t], &w->matmul, 0,
                           place.col + (me->group * TILES_M + t) * UNIT + me->warp * 16, me->lane);
-        multiply(acc, me, w->cluster, work.end - work.first, 0);
-        if (kind == WORK_BEGINS) {
-            hand_over(&w->shares, acc);
-            continue;
-        }
-        if (kind == WORK_ENDS) take_over(&w->shares, blocks_of(w), w->cluster, acc);
+#if IS_FAST
+        multiply(acc, me, w->cluster, blocks_of(w), 0);
+#else
+        multiply_promoted(acc, me, w->cluster, blocks_of(w) / 2);
+#endif
         finish_tile(w, place, me, acc, bias);
     }
     if (elect_one()) TMA_STORES_DONE();
@@ -158,6 +200,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const unsigned base = shared_address(shared);
     const int warp = __shfl_sync(0xffffffff, (int)threadIdx.x / 32, 0);
     const int cluster = w.cluster, rank = cluster > 1 ? cluster_register_rank() : 0;
+    const unsigned first = blockIdx.x / cluster, step = gridDim.x / cluster;
     if (threadIdx.x == 0) {
         tma_prefetch(&w.a);
         tma_prefetch(&w.b);
@@ -171,15 +214,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     start_dependents();
     if (warp < 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        const int is_elected = elect_one();
-        struct work work;
-        struct ring ring = {0, 0};
-        if (warp == 0)
-#pragma unroll 1
-            for (unsigned number = 0; find_work(&w.shares, number, blocks_of(&w), cluster, &work);
-                 number++)
-                copy_part(&w, &ring, base, rank, find_place(&w, work.tile, rank), &work,
-                          is_elected);
+        if (warp == 0) copy_tiles(&w, base, rank, first, step, elect_one());
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         struct worker me = {{0, 0},
@@ -192,7 +227,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                             warp % 4,
                             rank,
                             0};
-        multiply_tiles(&w, &me);
+        multiply_tiles(&w, &me, first, step);
     }
     if (cluster > 1) { // the other block's copies and arrivals may still be on their way here
         __syncwarp();

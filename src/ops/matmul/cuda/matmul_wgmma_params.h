@@ -13,16 +13,6 @@
 #define MATMUL_WGMMA_SHARED static inline
 #endif
 
-// The last tiles of a product, whose k is cut into equal shares, one for each cluster of blocks: matmul_shares.cuh.
-struct matmul_shares {
-    float *sums; // block_m * block_n per block: what it hands to the block that ends the tile
-    unsigned long long
-        *marks; // of each warp: `mark` when its sums are there, for the warp that takes them
-    unsigned long long mark; // another one for every call; old memory cannot hold it
-    unsigned num_whole;      // tiles before the shared ones
-    unsigned num_grains;     // of k, of all shared tiles; 0: no tile is shared
-};
-
 // Used fields of matmul: the matrices of c and residual, the epilogue, m, n, k, batch, group_m, a_is_mn, b_is_mn;
 // tiles_m counts rows of tiles of a whole cluster. Maps have the dimensions (along a line, lines, batch[2], batch[1],
 // batch[0]). If all matrices of a batch dimension are one, its size is 1 and *_batch is 0.
@@ -31,7 +21,6 @@ struct matmul_wgmma_params {
     struct matmul_params matmul;
     float *sums; // of parts of k: block_m * block_n per block; 0 with one part
     unsigned num_tiles;
-    struct matmul_shares shares;
     int a_batch[3], b_batch[3], b_up_batch[3]; // 1 or 0
     int blocks_of_part;                        // blocks of k that tensor cores sum in one part
     int cluster;                               // blocks per cluster: 1 or 2
@@ -46,7 +35,8 @@ enum { MATMUL_END_RICH, MATMUL_END_PLAIN, MATMUL_END_ACTIVATED };
 
 // Tiles of matmul_swapped_sm90.cu have any multiple of eight rows of c. Rows that are staged at a time; and lines of a that
 // each block of a cluster copies: both copy the middle eight if the number of eights is odd.
-#define MATMUL_SWAPPED_CHUNK(rows) ((rows) == 200 ? 40 : (rows) > 200 ? (rows) / 3 : (rows))
+#define MATMUL_SWAPPED_CHUNK(rows)                                                                 \
+    ((rows) == 200 ? 40 : (rows) > 160 ? (rows) / 3 : (rows)) // registers suffice for few of them
 #define MATMUL_SWAPPED_HALF(rows) (((rows) / 8 + 1) / 2 * 8)
 
 // Where a tile is, counted in tiles; row: of a cluster's tiles.
@@ -68,13 +58,6 @@ matmul_wgmma_place(unsigned number, unsigned tiles_m, unsigned tiles_n, unsigned
     place.col = in_group / rows;
     place.row = first + (in_group - place.col * rows);
     return place;
-}
-
-// The first grain of a cluster's share. The share ends where the next one begins.
-MATMUL_WGMMA_SHARED unsigned matmul_share_begin(unsigned num_grains, unsigned cluster,
-                                                unsigned num_clusters) {
-    const unsigned least = num_grains / num_clusters, left = num_grains % num_clusters;
-    return least * cluster + left * cluster / num_clusters;
 }
 
 // A tile's columns come in units of 64, which alternate between b and b_up with a gate. These return the owner of unit

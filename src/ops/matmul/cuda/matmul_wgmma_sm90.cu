@@ -2,8 +2,7 @@
 // c (m x n) = a (m x k) b (k x n) by Hopper's asynchronous products. One warpgroup makes the copy engine fill a ring of
 // STAGES tiles of a and b, 128 bytes of k each; two others multiply. A block processes tile after tile without draining
 // the ring: the next tile's copies arrive while this tile is finished. A unit of b belongs to b or to b_up. The two
-// blocks of a cluster have tiles in adjacent rows; each copies half of the units of b, for both. The last tiles may be cut
-// along k, so that all blocks end together (matmul_shares.cuh).
+// blocks of a cluster have tiles in adjacent rows; each copies half of the units of b, for both.
 // Floor: 2 m n k FLOPs at 989 TFLOP/s (H200, bf16; tf32 494, planes 165). Limit: large products, the card's power; short k, the
 // epilogue; few tiles, what a multiprocessor takes in. Figures: docs/kernels/matmul_cuda_wgmma.md, of f32 and planes
 // docs/kernels/matmul_cuda_fp32.md. The host defines
@@ -11,9 +10,6 @@
 //     PLANES, or not: a and b are bf16, three planes of numbers of fp32 (matmul_wgmma_params.h), one behind the other along k
 //         in whole blocks; k is that of one plane
 #include "ops/matmul/cuda/matmul_wgmma_epilogue.cuh"
-#if !IN_TURNS
-#include "ops/matmul/cuda/matmul_shares.cuh"
-#endif
 
 // ---- Copies -----------------------------------------------------------------------------------
 
@@ -108,9 +104,7 @@ DEVICE void copy_part(const struct matmul_wgmma_params *w, struct ring *ring, un
     }
 }
 
-// In the order of the products.
-#if IN_TURNS
-// A part of k of each of two tiles.
+// In the order of the products: tile after tile; or, if groups alternate, a part of k of each of two tiles.
 DEVICE void copy_tiles(const struct matmul_wgmma_params *w, unsigned base, int rank, int first,
                        int num_clusters, int is_elected) {
     const int k = (int)w->matmul.k, k_of_part = w->blocks_of_part * BLOCK_K;
@@ -130,19 +124,6 @@ DEVICE void copy_tiles(const struct matmul_wgmma_params *w, unsigned base, int r
                           is_elected);
             }
 }
-#else
-DEVICE void copy_tiles(const struct matmul_wgmma_params *w, unsigned base, int rank, int, int,
-                       int is_elected) {
-    struct work work;
-    struct ring ring = {0, 0};
-#pragma unroll 1
-    for (unsigned number = 0;
-         find_work(&w->shares, number, (unsigned)blocks_of(w), w->cluster, &work); number++)
-        copy_part(w, &ring, base, rank, find_place(w, work.tile, rank),
-                  (work.first == 0 ? -lead_of(w) : work.first) * BLOCK_K, work.end * BLOCK_K,
-                  is_elected);
-}
-#endif
 
 // ---- Products ---------------------------------------------------------------------------------
 
@@ -172,21 +153,20 @@ DEVICE void promote(const struct matmul_wgmma_params *w, float acc[TILES_M][EIGH
     }
 }
 
-// Multiplies over blocks of k, from `first` to before `end`, for this group's tile. Sums of more than blocks_of_part blocks of
-// k are cut into parts, which are added in fp32, because tensor cores truncate. Each thread has its own sums, in memory that
-// stays in the second-level cache.
+// Multiplies over all of k for this group's tile. Sums of more than blocks_of_part blocks of k are cut into parts,
+// which are added in fp32, because tensor cores truncate. Each thread has its own sums, in memory that stays in the
+// second-level cache.
 //
 // If groups alternate, they change tiles of a pair after each part of k. has_other: the first group's pair has a second
 // tile; has_next: another pair follows.
 DEVICE void multiply_parts(const struct matmul_wgmma_params *w, float acc[TILES_M][EIGHTS][4],
-                           struct worker *me, int first, int end, int is_first_pair, int has_other,
-                           int has_next) {
-    int block = first;
+                           struct worker *me, int is_first_pair, int has_other, int has_next) {
+    const int num_blocks = blocks_of(w);
 #pragma unroll 1
-    do { // not `for`: the compiler would order the tensor cores' products one after the other
-        const int left = end - block, is_first = block == first;
+    for (int block = 0; block < num_blocks; block += w->blocks_of_part) {
+        const int left = num_blocks - block, is_first = block == 0;
         const int is_last = left <= w->blocks_of_part;
-        const int now = (is_last ? left : w->blocks_of_part) + (block == 0 ? lead_of(w) : 0);
+        const int now = (is_last ? left : w->blocks_of_part) + (is_first ? lead_of(w) : 0);
         int gives_turn = 0;
         if (IN_TURNS && me->group == 0) {
             gives_turn = has_other;
@@ -199,74 +179,42 @@ DEVICE void multiply_parts(const struct matmul_wgmma_params *w, float acc[TILES_
         multiply(acc, me, w->cluster, now, gives_turn);
         if (IN_TURNS && me->group == 0 && has_other) ring_skip(&me->ring, now, STAGES);
         if (!is_first || !is_last) promote(w, acc, is_first, is_last);
-        block += w->blocks_of_part;
-    } while (block < end);
+    }
 }
 
 // ---- The kernel -------------------------------------------------------------------------------
 
-// From a tile's accumulators to c.
-DEVICE void finish_tile(const struct matmul_wgmma_params *w, const struct place *place,
-                        struct worker *me, float acc[TILES_M][EIGHTS][4],
-                        const unsigned bias[OF_LANE]) {
-#if !IS_F32
-    if (w->end == MATMUL_END_PLAIN) {
-        store_tiles(w, place, me, acc, 1, ACTIVATION_NONE);
-        return;
-    }
-#endif
-    if (w->matmul.bias != 0 || w->end == MATMUL_END_ACTIVATED) give_bias(bias, w, me);
-#if !IS_F32
-    if (w->end == MATMUL_END_ACTIVATED) {
-        finish_activated(w, place, me, acc);
-        return;
-    }
-#endif
-    finish_chunks(w, place, me, acc);
-}
-
-#if IN_TURNS
 DEVICE void multiply_tiles(const struct matmul_wgmma_params *w, struct worker *me, int first,
                            int num_clusters) {
     float acc[TILES_M][EIGHTS][4] = {};
     const unsigned step = (unsigned)num_clusters * AT_ONCE;
 #pragma unroll 1
     for (unsigned pair = (unsigned)first; pair < w->num_tiles; pair += step) {
-        const unsigned number = pair + me->group * num_clusters;
+        const unsigned number = IN_TURNS ? pair + me->group * num_clusters : pair;
         if (number >= w->num_tiles) break;
         if (w->has_residual_map) begin_residuals(w, number, me);
         const struct place place = find_place(w, number, me->rank);
         unsigned bias[OF_LANE];
         fetch_bias(bias, w, &place, me);
-        multiply_parts(w, acc, me, 0, blocks_of(w), pair == (unsigned)first,
+        multiply_parts(w, acc, me, pair == (unsigned)first,
                        pair + (unsigned)num_clusters < w->num_tiles, pair + step < w->num_tiles);
-        finish_tile(w, &place, me, acc, bias);
-    }
-    if (elect_one()) TMA_STORES_DONE();
-}
-#else
-DEVICE void multiply_tiles(const struct matmul_wgmma_params *w, struct worker *me, int, int) {
-    float acc[TILES_M][EIGHTS][4] = {};
-    struct work work;
-#pragma unroll 1
-    for (unsigned number = 0;
-         find_work(&w->shares, number, (unsigned)blocks_of(w), w->cluster, &work); number++) {
-        const int kind = kind_of(&work, (unsigned)blocks_of(w));
-        if (w->has_residual_map && kind != WORK_BEGINS) begin_residuals(w, work.tile, me);
-        const struct place place = find_place(w, work.tile, me->rank);
-        unsigned bias[OF_LANE];
-        fetch_bias(bias, w, &place, me);
-        multiply_parts(w, acc, me, work.first, work.end, 0, 0, 0);
-        if (kind == WORK_BEGINS) {
-            hand_over(&w->shares, acc);
+#if !IS_F32
+        if (w->end == MATMUL_END_PLAIN) {
+            store_tiles(w, &place, me, acc, 1, ACTIVATION_NONE);
             continue;
         }
-        if (kind == WORK_ENDS) take_over(&w->shares, (unsigned)blocks_of(w), w->cluster, acc);
-        finish_tile(w, &place, me, acc, bias);
+#endif
+        if (w->matmul.bias != 0 || w->end == MATMUL_END_ACTIVATED) give_bias(bias, w, me);
+#if !IS_F32
+        if (w->end == MATMUL_END_ACTIVATED) {
+            finish_activated(w, &place, me, acc);
+            continue;
+        }
+#endif
+        finish_chunks(w, &place, me, acc);
     }
     if (elect_one()) TMA_STORES_DONE();
 }
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     matmul_wgmma(const __grid_constant__ struct matmul_wgmma_params w) {

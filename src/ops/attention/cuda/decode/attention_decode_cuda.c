@@ -2,7 +2,10 @@
 // Decode on CUDA: what is served, how keys are split, programs and launches. Lengths are on the device and only kernels read them,
 // so a plan knows only the longest possible length. max_chunks bounds the chunks of a sequence; kernels make fewer if a sequence
 // is short.
-#include "context/cuda_marks.h"
+#include <stdatomic.h>
+#include <time.h>
+#include <unistd.h>
+
 #include "ops/attention/attention_decode_problem.h"
 #include "ops/attention/cuda/attention_cuda.h"
 #include "ops/attention/cuda/decode/attention_decode_params.h"
@@ -254,6 +257,22 @@ tsr_status attention_decode_cuda_prepare(tsr_context *ctx, const void *problem,
     return tsri_cuda_prepare(op, tsri_context_queue(ctx), &split);
 }
 
+// A new number of 64 bits for every call, mixed from one number of the process and one of the call. A workspace can only hold it
+// if that call wrote it.
+static uint64_t new_mark(void) {
+    static atomic_uint_fast64_t next;
+    uint64_t mark = atomic_fetch_add_explicit(&next, 0x9e3779b97f4a7c15u, memory_order_relaxed);
+    if (mark == 0) { // the first
+        struct timespec now;
+        clock_gettime(CLOCK_REALTIME, &now);
+        mark = (uint64_t)now.tv_nsec << 34 ^ (uint64_t)now.tv_sec ^ (uint64_t)getpid() << 20;
+        atomic_fetch_add(&next, mark);
+    }
+    mark = (mark ^ mark >> 30) * 0xbf58476d1ce4e5b9u;
+    mark = (mark ^ mark >> 27) * 0x94d049bb133111ebu;
+    return (mark ^ mark >> 31) | 1; // never 0, as memory may be cleared to 0
+}
+
 // Whether blocks start while the previous kernel ends: on tensor cores with small caches. Large caches are in the second-level
 // cache, if at all, near the multiprocessors that read them last, and blocks that start early are on other multiprocessors in each
 // call.
@@ -289,7 +308,7 @@ tsr_status attention_decode_cuda_run(tsr_context *ctx, const void *problem,
     params.num_merged =
         (int)(p->a.num_batches * p->a.num_heads_kv * params.merged_tiles * plan->block_m);
     if (merges_itself(&p->a, plan)) {
-        params.mark = tsri_cuda_new_mark();
+        params.mark = new_mark();
         params.marks =
             (unsigned long long *)(void *)(params.states + 2 * plan->num_tasks * plan->block_m);
     }

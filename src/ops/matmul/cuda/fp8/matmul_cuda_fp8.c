@@ -3,6 +3,7 @@
 #include "cuda/cuda_tensor_map.h"
 #include "ops/matmul/cuda/fp8/matmul_fp8_params.h"
 #include "ops/matmul/cuda/matmul_cuda.h"
+#include "ops/matmul/cuda/matmul_wgmma_params.h"
 
 static const char op_name[] = "matmul_forward";
 
@@ -20,10 +21,10 @@ enum {
 
 // data: address of the operand or of its future copy; any aligned address serves to test whether it has a map.
 static bool map_operand(const struct matmul_problem *p, const struct matmul_cuda_operand *o,
-                        tsr_dtype dtype, const void *data, struct tsri_tensor_map_args *args,
-                        int is_batched[MATMUL_MAX_BATCH_DIMS]) {
+                        tsr_dtype dtype, const void *data, int box_lines,
+                        struct tsri_tensor_map_args *args, int is_batched[MATMUL_MAX_BATCH_DIMS]) {
     *args = (struct tsri_tensor_map_args){
-        .data = data, .dtype = dtype, .box = {UNIT_BYTES, UNIT, 1, 1, 1}};
+        .data = data, .dtype = dtype, .box = {UNIT_BYTES, box_lines, 1, 1, 1}};
     return matmul_cuda_map_lines(p, o->batch, o->width, o->lines, o->line, args, is_batched);
 }
 
@@ -53,7 +54,8 @@ bool matmul_cuda_fp8_serves(const void *problem, const struct tsri_limits *limit
     struct tsri_tensor_map_args map;
     int is_batched[MATMUL_MAX_BATCH_DIMS];
     for (int i = 0; i < (p->b_up.data != NULL ? 3 : 2); i++)
-        if (!map_operand(p, operands[i], p->a.dtype, somewhere, &map, is_batched)) return false;
+        if (!map_operand(p, operands[i], p->a.dtype, somewhere, UNIT, &map, is_batched))
+            return false;
     return true;
 }
 
@@ -70,19 +72,53 @@ static struct tsri_cuda_program program_of(tsr_dtype dtype, tsr_dtype a, tsr_dty
                                                   {"IS_FAST", is_fast}}};
 }
 
+static struct tsri_cuda_program swapped_program_of(const struct matmul_cuda_tile *tile,
+                                                   tsr_dtype dtype, bool is_fast) {
+    return (struct tsri_cuda_program){.source = "ops/matmul/cuda/matmul_swapped_sm90.cu",
+                                      .entry = "matmul_swapped",
+                                      .num_defines = 8,
+                                      .defines = {{"DTYPE", (int)dtype},
+                                                  {"BLOCK_M", tile->block_n},
+                                                  {"BLOCK_N", tile->block_m},
+                                                  {"STAGES", tile->stages},
+                                                  {"A_IS_MN", 0},
+                                                  {"A_FORMAT", TSR_E4M3},
+                                                  {"B_FORMAT", TSR_E4M3},
+                                                  {"IS_FAST", is_fast}}};
+}
+
+// The index-th kernel of swapped tiles.
+static bool swapped_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program) {
+    int num_tiles;
+    const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(MATMUL_FP8, &num_tiles);
+    for (int i = 0; i < 2 * num_tiles; i++) {
+        const struct matmul_cuda_tile *tile = &tiles[i / 2];
+        const bool is_fast = i % 2 == 1;
+        if (!tile->is_swapped || tile->cluster > 1) continue; // clusters have the same kernel
+        if ((!is_fast && !matmul_cuda_swapped_has_parts(tile)) || (*index)-- > 0) continue;
+        *program = swapped_program_of(tile, dtype, is_fast);
+        program->is_rare = dtype == TSR_F16;
+        return true;
+    }
+    return false;
+}
+
 bool matmul_cuda_fp8_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program) {
     static const tsr_dtype formats[] = {TSR_E4M3, TSR_E5M2};
     enum { KERNELS = 8 };
     if (*index >= KERNELS) {
         *index -= KERNELS;
-        return false;
+        return swapped_kernel(index, dtype, program);
     }
     *program = program_of(dtype, formats[*index & 1], formats[*index >> 1 & 1], *index >> 2 & 1);
     program->is_rare = dtype == TSR_F16 || (*index & 3) == 3; // gradients are e5m2, times e4m3
     return true;
 }
 
-static struct tsri_cuda_program program_for(const struct matmul_problem *p) {
+static struct tsri_cuda_program program_for(const struct matmul_problem *p,
+                                            const struct matmul_cuda_layout *l) {
+    if (l->tile->is_swapped)
+        return swapped_program_of(l->tile, matmul_cuda_dtype(p), p->may_sum_fast);
     return program_of(matmul_cuda_dtype(p), p->a.dtype, p->b.dtype,
                       p->may_sum_fast && !p->is_block_scaled);
 }
@@ -92,7 +128,8 @@ tsr_status matmul_cuda_fp8_prepare(tsr_context *ctx, const void *problem,
     const struct matmul_problem *p = problem;
     const struct matmul_cuda_layout l =
         matmul_cuda_layout(p, MATMUL_FP8, (int)plan->block_k, plan->grain);
-    const struct tsri_cuda_program program = program_for(p), copy = matmul_cuda_lines8_program();
+    const struct tsri_cuda_program program = program_for(p, &l),
+                                   copy = matmul_cuda_lines8_program();
     if (l.a.is_copied || l.b.is_copied || l.b_up.is_copied)
         TSRI_TRY(tsri_cuda_prepare(op_name, tsri_context_queue(ctx), &copy));
     return tsri_cuda_prepare(op_name, tsri_context_queue(ctx), &program);
@@ -101,13 +138,31 @@ tsr_status matmul_cuda_fp8_prepare(tsr_context *ctx, const void *problem,
 // Copies an operand if necessary, and makes its map.
 static tsr_status map_placed(tsr_context *ctx, const struct matmul_problem *p,
                              const struct matmul_matrix *t, int64_t step_mn, int64_t step_k,
-                             const struct matmul_cuda_operand *o, char *copy,
+                             const struct matmul_cuda_operand *o, int box_lines, char *copy,
                              struct tensor_map *map, int is_batched[MATMUL_MAX_BATCH_DIMS]) {
     struct matmul_operand operand;
     struct tsri_tensor_map_args args;
     TSRI_TRY(matmul_cuda_place(ctx, p, t, step_mn, step_k, o, copy, &operand));
-    (void)map_operand(p, o, t->dtype, operand.data, &args, is_batched);
+    (void)map_operand(p, o, t->dtype, operand.data, box_lines, &args, is_batched);
     return tsri_cuda_queue_map(op_name, tsri_context_queue(ctx), &args, map);
+}
+
+static tsr_status run_swapped(tsr_context *ctx, const struct matmul_problem *p,
+                              const struct tsri_plan *plan, const struct matmul_cuda_layout *l,
+                              char *workspace) {
+    const struct tsri_cuda_program program = program_for(p, l);
+    struct matmul_wgmma_params params = matmul_cuda_wgmma_params(p, l, workspace);
+    struct tsri_tensor_map_args map;
+    TSRI_TRY(map_placed(ctx, p, &p->a, p->a.row, p->a.col, &l->a,
+                        matmul_cuda_swapped_lines(l->tile), workspace + l->a_at, &params.a,
+                        params.a_batch));
+    TSRI_TRY(map_placed(ctx, p, &p->b, p->b.col, p->b.row, &l->b, UNIT, workspace + l->b_at,
+                        &params.b, params.b_batch));
+    (void)matmul_cuda_map_rows(p, &p->c, &map);
+    map.box[1] = MATMUL_SWAPPED_CHUNK(l->tile->block_m);
+    params.end = matmul_cuda_wgmma_end(p);
+    TSRI_TRY(tsri_cuda_queue_map(op_name, tsri_context_queue(ctx), &map, &params.c));
+    return matmul_cuda_wgmma_launch(ctx, &program, plan, l, &params);
 }
 
 tsr_status matmul_cuda_fp8_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
@@ -118,6 +173,7 @@ tsr_status matmul_cuda_fp8_run(tsr_context *ctx, const void *problem, const stru
         matmul_cuda_layout(p, MATMUL_FP8, (int)plan->block_k, plan->grain);
     const int64_t rows = l.tile->block_m * tsri_max(l.tile->cluster, 1);
     char *bytes = workspace;
+    if (l.tile->is_swapped) return run_swapped(ctx, p, plan, &l, bytes);
     struct tsri_tensor_map_args map;
     struct matmul_fp8_params params = {
         .matmul = {.tiles_m = l.tiles_m,
@@ -125,23 +181,20 @@ tsr_status matmul_cuda_fp8_run(tsr_context *ctx, const void *problem, const stru
                    .num_splits = 1,
                    .group_m = (int)(GROUP_ROWS / rows)},
         .num_tiles = (unsigned)l.num_tiles,
-        .cluster = (int)tsri_max(l.tile->cluster, 1),
-        .shares = matmul_cuda_shares(p, &l, plan->num_tasks,
-                                     bytes + matmul_cuda_shares_at(&l, plan->num_tasks)),
     };
     matmul_cuda_set_output(p, &params.matmul);
-    TSRI_TRY(map_placed(ctx, p, &p->a, p->a.row, p->a.col, &l.a, bytes + l.a_at, &params.a,
+    TSRI_TRY(map_placed(ctx, p, &p->a, p->a.row, p->a.col, &l.a, UNIT, bytes + l.a_at, &params.a,
                         params.a_batch));
-    TSRI_TRY(map_placed(ctx, p, &p->b, p->b.col, p->b.row, &l.b, bytes + l.b_at, &params.b,
+    TSRI_TRY(map_placed(ctx, p, &p->b, p->b.col, p->b.row, &l.b, UNIT, bytes + l.b_at, &params.b,
                         params.b_batch));
     if (p->b_up.data != NULL) {
         params.matmul.b_up.data = p->b_up.data;
-        TSRI_TRY(map_placed(ctx, p, &p->b_up, p->b_up.col, p->b_up.row, &l.b_up, bytes + l.b_up_at,
-                            &params.b_up, params.b_up_batch));
+        TSRI_TRY(map_placed(ctx, p, &p->b_up, p->b_up.col, p->b_up.row, &l.b_up, UNIT,
+                            bytes + l.b_up_at, &params.b_up, params.b_up_batch));
     }
     params.has_c_map = map_c(p, &map);
     if (params.has_c_map) TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params.c));
-    const struct tsri_cuda_program program = program_for(p);
+    const struct tsri_cuda_program program = program_for(p, &l);
     const struct tsri_cuda_launch launch = {
         .num_blocks = plan->num_tasks,
         .num_threads = l.tile->num_threads,

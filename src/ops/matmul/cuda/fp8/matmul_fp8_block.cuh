@@ -29,7 +29,7 @@
 #define A_IS_MN 0
 #define B_IS_MN 0
 #define PRODUCT(c, a, b, is_more) WGMMA_FP8_256(TYPES, c, a, b, is_more)
-#include "ops/matmul/cuda/matmul_shares.cuh"
+#include "ops/matmul/cuda/matmul_products.cuh"
 
 #define PICKED 8
 #include "ops/matmul/cuda/matmul_staged.cuh"
@@ -52,13 +52,10 @@ DEVICE struct place find_place(const struct matmul_fp8_params *w, unsigned numbe
     return place;
 }
 
-// Blocks of k that are summed together, a grain: pairs, unless tensor cores sum all of k or blocks have scales. The copy
-// engine fills up with zeros beyond k.
-DEVICE int blocks_of_grain(const struct matmul_params *p) {
-    return IS_FAST || p->is_block_scaled ? 1 : 2;
+// The number of blocks of k; even if they are summed in pairs, because the copy engine fills up with zeros beyond k.
+DEVICE int blocks_of(const struct matmul_params *p) {
+    const int count = ((int)p->k + BLOCK_K - 1) / BLOCK_K;
+    return IS_FAST || p->is_block_scaled ? count : (count + 1) / 2 * 2;
 }
-DEVICE int grains_of(const struct matmul_params *p) {
-    const int of_grain = BLOCK_K * blocks_of_grain(p);
-    return ((int)p->k + of_grain - 1) / of_grain;
-}
+
 #endif

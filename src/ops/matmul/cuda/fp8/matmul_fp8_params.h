@@ -5,7 +5,6 @@
 #define TSRI_MATMUL_FP8_PARAMS_H
 
 #include "cuda/device/tensor_map.h"
-#include "ops/matmul/cuda/matmul_wgmma_params.h"
 #include "ops/matmul/matmul_params.h"
 
 // Used fields of matmul: the matrices of c and residual, the epilogue, m, n, k, batch, group_m, scales; tiles_m counts
@@ -15,8 +14,6 @@ struct matmul_fp8_params {
     struct tensor_map a, b, b_up, c;
     struct matmul_params matmul;
     unsigned num_tiles;
-    struct matmul_shares shares;
-    int cluster; // blocks per cluster: 1 or 2
     int a_batch[3], b_batch[3], b_up_batch[3]; // 1 or 0
     int has_c_map; // the copy engine stores c: products times a factor, and a bias
 };

@@ -129,32 +129,29 @@ DEVICE void clear(float acc[EIGHTS][4]) {
     for (int i = 0; i < EIGHTS * 4; i++) acc[i / 4][i % 4] = 0;
 }
 
-// acc = a b over pairs of blocks of k, one at least: registers would be spilled around loops that may be empty.
-DEVICE void multiply_promoted(float acc[EIGHTS][4], struct worker *me, int num_pairs, int cluster,
+// acc = a b over all of k, for an even number of blocks.
+DEVICE void multiply_promoted(float acc[EIGHTS][4], struct worker *me, int num_blocks, int cluster,
                               const struct matmul_params *p) {
     clear(acc);
 #pragma unroll 1
-    do {
-        add_blocks(acc, me, cluster, p, 0, 2);
-    } while (--num_pairs > 0);
+    for (int block = 0; block < num_blocks; block += 2) add_blocks(acc, me, cluster, p, 0, 2);
 }
 
-// The same over single blocks, times block scales, which are loaded one block ahead.
-DEVICE void multiply_scaled(float acc[EIGHTS][4], struct worker *me, const struct work *work,
-                            int cluster, const struct matmul_fp8_params *w, int rank) {
+// The same, times block scales, which are loaded one block ahead.
+DEVICE void multiply_scaled(float acc[EIGHTS][4], struct worker *me, int num_blocks, int cluster,
+                            const struct matmul_fp8_params *w, unsigned number, int rank) {
     const struct matmul_params *p = &w->matmul;
-    const struct place place = find_place(w, work->tile, rank, cluster);
+    const struct place place = find_place(w, number, rank, cluster);
     const int row = place.row + me->group * UNIT + me->warp * 16 + me->lane / 4;
     struct scales scales = find_scales(p, &place, row, me->lane);
     clear(acc);
-    int left = work->end - work->first;
-    ask_for_next(&scales, p, work->first);
+    ask_for_next(&scales, p, 0);
 #pragma unroll 1
-    do {
+    for (int block = 0; block < num_blocks; block++) {
         scales.now = scales.next;
-        ask_for_next(&scales, p, --left > 0);
+        ask_for_next(&scales, p, block + 1 < num_blocks);
         add_blocks(acc, me, cluster, p, &scales, 1);
-    } while (left > 0);
+    }
 }
 
 #endif

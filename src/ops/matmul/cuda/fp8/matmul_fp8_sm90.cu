@@ -18,15 +18,14 @@
 
 DEVICE void copy_tiles(const struct matmul_fp8_params *w, unsigned base, int rank, int cluster) {
     const struct matmul_params *p = &w->matmul;
+    const int first = blockIdx.x / cluster, step = gridDim.x / cluster;
     const int units = UNITS_B / cluster; // units of b that a block copies
-    const int of_grain = BLOCK_K * blocks_of_grain(p);
+    const int end_k = blocks_of(p) * BLOCK_K;
     const int is_elected = elect_one();
-    struct work work;
     struct ring ring = {0, 0};
 #pragma unroll 1
-    for (unsigned number = 0; find_work(&w->shares, number, (unsigned)grains_of(p), cluster, &work);
-         number++) {
-        const struct place place = find_place(w, work.tile, rank, cluster);
+    for (unsigned number = (unsigned)first; number < w->num_tiles; number += (unsigned)step) {
+        const struct place place = find_place(w, number, rank, cluster);
         int of_a[3], of_b[3], of_up[3];
 #pragma unroll
         for (int i = 0; i < 3; i++) {
@@ -36,7 +35,7 @@ DEVICE void copy_tiles(const struct matmul_fp8_params *w, unsigned base, int ran
             of_up[i] = of_batch * w->b_up_batch[2 - i];
         }
 #pragma unroll 1
-        for (int k = work.first * of_grain; k < work.end * of_grain; k += BLOCK_K) {
+        for (int k = 0; k < end_k; k += BLOCK_K) {
             const unsigned stage = base + ring.stage * STAGE_BYTES,
                            full = base + FULL_AT + 8 * ring.stage;
             barrier_wait(base + EMPTY_AT + 8 * ring.stage, ring.parity ^ 1);
@@ -147,7 +146,8 @@ DEVICE void multiply_tiles(const struct matmul_fp8_params *w, unsigned base, int
                            int cluster) {
     const struct matmul_params *p = &w->matmul;
     const int lane = threadIdx.x % 32, staging = STAGING_AT + warp * STAGING_BYTES;
-    struct work work;
+    const int first = blockIdx.x / cluster, step = gridDim.x / cluster;
+    const int num_blocks = blocks_of(p);
     struct worker me = {};
     float acc[TILES_M][EIGHTS][4] = {};
     me.base = base;
@@ -155,23 +155,16 @@ DEVICE void multiply_tiles(const struct matmul_fp8_params *w, unsigned base, int
     me.group = warp / 4;
     me.warp = warp % 4;
 #pragma unroll 1
-    for (unsigned number = 0; find_work(&w->shares, number, (unsigned)grains_of(p), cluster, &work);
-         number++) {
-        const int kind = kind_of(&work, (unsigned)grains_of(p));
+    for (unsigned number = (unsigned)first; number < w->num_tiles; number += (unsigned)step) {
 #if IS_FAST
-        multiply(acc, &me, cluster, work.end - work.first, 0);
+        multiply(acc, &me, cluster, num_blocks, 0);
 #else
         if (p->is_block_scaled)
-            multiply_scaled(acc[0], &me, &work, cluster, w, rank);
+            multiply_scaled(acc[0], &me, num_blocks, cluster, w, number, rank);
         else
-            multiply_promoted(acc[0], &me, work.end - work.first, cluster, p);
+            multiply_promoted(acc[0], &me, num_blocks, cluster, p);
 #endif
-        if (kind == WORK_BEGINS) {
-            hand_over(&w->shares, acc);
-            continue;
-        }
-        if (kind == WORK_ENDS) take_over(&w->shares, (unsigned)grains_of(p), cluster, acc);
-        const struct place place = find_place(w, work.tile, rank, cluster);
+        const struct place place = find_place(w, number, rank, cluster);
         const int row = place.row + me.group * UNIT + me.warp * 16;
         if (row >= p->m) continue;
         if (w->has_c_map)
@@ -188,7 +181,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     matmul_fp8(const __grid_constant__ struct matmul_fp8_params w) {
     const unsigned base = shared_address(shared);
     const int warp = __shfl_sync(0xffffffff, (int)threadIdx.x / 32, 0);
-    const int cluster = w.cluster, rank = cluster > 1 ? cluster_register_rank() : 0;
+    const int cluster = cluster_register_size(), rank = cluster_register_rank();
     if (threadIdx.x == 0) {
         tma_prefetch(&w.a);
         tma_prefetch(&w.b);

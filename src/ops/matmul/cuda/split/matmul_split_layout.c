@@ -194,38 +194,47 @@ static double account_tiles(const struct matmul_problem *p, const struct matmul_
            c / c_bytes_per_ns;
 }
 
-// The same for small m and a b that comes from memory. A multiprocessor reads about 36 bytes per ns from it, so the one
-// with the most blocks decides the time, unless it is a, which comes from the second-level cache.
-static double account_streamed(const struct matmul_problem *p, const struct matmul_split_layout *l,
-                               int num_sms) {
-    enum {
-        SM_BYTES_PER_NS = 36,
-        SM_INTAKE_PER_NS = 110, // from memory and cache
-        CACHE_BYTES_PER_NS = 7800,
-        A_BYTES_PER_NS = 20000,
-        PARTS_NS = 300,
-        SHARED_NS = 300,
-        ALONE_NS = 500
-    };
-    if (l->tiles_m > 1 || matmul_split_blocks_of_cluster(l) > 2)
-        return INFINITY; // larger clusters leave multiprocessors unused
+// The same for small m and a b that comes from memory along its lines. A multiprocessor reads about 36 bytes per ns from it,
+// so the one with the most blocks decides the time; a is read from the second-level cache meanwhile.
+static double account_few(const struct matmul_problem *p, const struct matmul_split_layout *l,
+                          int num_sms) {
+    enum { SM_BYTES_PER_NS = 36, A_BYTES_PER_NS = 20000, PARTS_NS = 300, ALONE_NS = 500 };
+    if (matmul_split_blocks_of_cluster(l) > l->num_splits) return INFINITY;
     const double blocks = (double)l->num_blocks, b = matmul_split_bytes_of_b(p);
     const double rounds = (double)tsri_ceil_div(l->num_blocks, num_sms);
-    const double a_of_block = (double)matmul_split_k_of_part(l) * l->rows * 2;
-    const double a = blocks * a_of_block / l->share_n;
-    const double times[] = {
-        b / blocks * rounds / SM_BYTES_PER_NS, b / MATMUL_SPLIT_MEMORY_BYTES_PER_NS,
-        (b / blocks + a_of_block) * rounds / SM_INTAKE_PER_NS, (a + b) / CACHE_BYTES_PER_NS};
-    double longest = 0;
-    for (int i = 0; i < TSRI_COUNT(times); i++) longest = fmax(longest, times[i]);
+    const double of_sm = b / blocks * rounds / SM_BYTES_PER_NS,
+                 of_all = b / MATMUL_SPLIT_MEMORY_BYTES_PER_NS;
+    const double a = blocks * (double)matmul_split_k_of_part(l) * l->rows * 2;
     return MATMUL_SPLIT_LAUNCH_NS + (l->blocks_of_sm == 1 ? ALONE_NS : 0) +
-           (l->num_splits > 1 ? PARTS_NS : 0) + (l->share_n > 1 ? SHARED_NS : 0) + longest +
+           (l->num_splits > 1 ? PARTS_NS : 0) + (of_sm > of_all ? of_sm : of_all) +
            a / A_BYTES_PER_NS;
 }
 
+// With more rows, fitted to 220 tiles of 20 products of 65 to 144 rows (H200): parts and shared copies start later, and rows of
+// the tile outside of c cost more than others.
+static double account_some(const struct matmul_problem *p, const struct matmul_split_layout *l,
+                           int num_sms) {
+    enum { START_NS = 2950, TOGETHER_NS = 3450, OUTSIDE_NS = 3 };
+    static const double sm_bytes_per_ns = 58, a_bytes_per_ns = 18900;
+    const double blocks = (double)l->num_blocks, b = matmul_split_bytes_of_b(p);
+    const double rounds = (double)tsri_ceil_div(l->num_blocks, num_sms);
+    const double of_k = (double)matmul_split_k_of_part(l), a = blocks * of_k * l->rows * 2;
+    return START_NS + (matmul_split_blocks_of_cluster(l) > 1 ? TOGETHER_NS : 0) +
+           b / blocks * rounds / sm_bytes_per_ns + a / l->share_n / a_bytes_per_ns +
+           OUTSIDE_NS * (double)(l->rows - p->m) * of_k / UNIT;
+}
+
+enum { FEW_ROWS = 64, SOME_ROWS = 144 };
+
+static double account_streamed(const struct matmul_problem *p, const struct matmul_split_layout *l,
+                               int num_sms) {
+    if (l->tiles_m > 1 || matmul_split_blocks_of_cluster(l) > 2)
+        return INFINITY; // larger clusters leave multiprocessors unused
+    return p->m <= FEW_ROWS ? account_few(p, l, num_sms) : account_some(p, l, num_sms);
+}
+
 bool matmul_split_is_streamed(const struct matmul_problem *p, bool b_is_mn) {
-    enum { FEW_ROWS = 144 };
-    return p->m <= FEW_ROWS && !b_is_mn && matmul_split_bytes_of_b(p) > MATMUL_SPLIT_CACHE_BYTES;
+    return p->m <= SOME_ROWS && !b_is_mn && matmul_split_bytes_of_b(p) > MATMUL_SPLIT_CACHE_BYTES;
 }
 
 double matmul_split_account(const struct matmul_problem *p, const struct matmul_split_layout *l,

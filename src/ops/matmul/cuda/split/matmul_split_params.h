@@ -73,7 +73,7 @@ MATMUL_SPLIT_SHARED int matmul_split_ring(const struct matmul_split_tile *t, int
     return stages * matmul_split_stage(t) + (end > lines ? end - lines : 0) * 128;
 }
 // Whether registers suffice for sums of sums; other tiles leave a whole part of k to the tensor cores.
-MATMUL_SPLIT_SHARED int matmul_split_has_parts(int rows) { return rows <= 64 || rows == 128; }
+MATMUL_SPLIT_SHARED int matmul_split_has_parts(int rows) { return rows <= 64; }
 
 // The first block of part `part` of k, counted in stages; parts differ by at most one block.
 MATMUL_SPLIT_SHARED int matmul_split_first(int k_least, int k_more, int part) {

@@ -34,7 +34,7 @@ enum {
 
 // The bits depend on the number of splits, on the slabs of a stage (parts begin at multiples of a stage), and on
 // whether sums are cut into parts.
-#define HAS_PARTS (ROWS <= 64 || ROWS == 128) // as in matmul_split_has_parts
+#define HAS_PARTS (ROWS <= 64) // as in matmul_split_has_parts
 #if ROWS == 16
 #define PRODUCT WGMMA_TILES_16
 #elif ROWS == 32
@@ -301,7 +301,7 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
     if (w.is_short) {
         float alpha = w.matmul.alpha;
         if (w.matmul.bias != 0 || w.matmul.activation != ACTIVATION_NONE) {
-            finish_columns(&w.matmul, bias, acc, EIGHTS, mine.count);
+            finish_columns(&w.matmul, bias, acc, alpha, EIGHTS, mine.count);
             alpha = 1;
         }
         store_halves(&w, place.index, row, place.col, acc, alpha, mine.count, warp, lane);
