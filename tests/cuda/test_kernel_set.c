@@ -15,7 +15,7 @@ static void its_size(void **state) {
     static const int archs[] = {80, 86, 89, 90, 100, 120};
     (void)state;
     for (int a = 0; a < COUNT(archs); a++) {
-        enum { MOST = 600 };
+        enum { MOST = 800 };
         static char names[MOST][TSRI_CUDA_PROGRAM_TEXT];
         struct tsri_cuda_program program;
         int count = 0, num_standard = 0;

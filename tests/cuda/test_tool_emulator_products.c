@@ -10,7 +10,14 @@ static const struct emulator_case cases[] = {
     {"matmul_forward", "cuda-mma", TSR_BF16, "m=70 n=136 k=72 +bias"},
     {"matmul_forward", "cuda-mma", TSR_BF16, "m=16 n=64 k=2048"},
     {"matmul_forward", "cuda-gemv", TSR_BF16, "m=1 n=300 k=512 transpose_b=1"},
-    {"matmul_forward", "cuda-wgmma", TSR_BF16, "m=140 n=264 k=136 activation=silu +bias"},
+    {"matmul_forward", NULL, TSR_BF16, "m=140 n=264 k=136 activation=silu +bias",
+     .tile = "cuda-wgmma 128x256x1"},
+    {"matmul_forward", NULL, TSR_BF16, // any number of rows: an even and an odd number of eights
+     "m=260 n=600 k=200 transpose_b=1 activation=gelu +bias", .tile = "cuda-wgmma 112x256x2"},
+    {"matmul_forward", NULL, TSR_BF16, "m=190 n=520 k=136 transpose_b=1",
+     .tile = "cuda-wgmma 88x256x2"},
+    {"matmul_forward", NULL, TSR_BF16, // b along n; staged in chunks
+     "m=410 n=264 k=136 activation=relu", .tile = "cuda-wgmma 200x128x1"},
     {"matmul_forward", "cuda-wgmma", TSR_BF16, "m=140 n=264 k=135"},
     {"matmul_forward", "cuda-split", TSR_BF16, // bias and activation from registers
      "m=40 n=136 k=72 transpose_b=1 activation=gelu +bias"},
@@ -22,7 +29,13 @@ static const struct emulator_case cases[] = {
      "m=90 n=248 k=704 transpose_b=1 activation=gelu", .tile = "cuda-split 48x128x210"},
     {"matmul_forward", NULL, TSR_BF16, // blocks that share a; b along n
      "m=110 n=120 k=400 +residual", .tile = "cuda-split 64x64x210"},
-    {"matmul_forward", "cuda-fp8", TSR_BF16, "m=130 n=136 k=272 fp8=e4m3 +a_scale +b_scale"},
+    {"matmul_forward", NULL, TSR_BF16, "m=130 n=136 k=272 fp8=e4m3 +a_scale +b_scale",
+     .tile = "cuda-fp8 128x256x1"},
+    {"matmul_forward", NULL, TSR_BF16, "m=130 n=300 k=400 fp8=e4m3 +a_scale +b_scale",
+     .tile = "cuda-fp8 104x128x2"},
+    {"matmul_forward", NULL, TSR_BF16,
+     "m=130 n=304 k=400 fp8=e4m3 fast_accumulate=1 +a_scale +b_scale +bias",
+     .tile = "cuda-fp8 64x128x1"},
     {"matmul_forward", "cuda-tf32", TSR_F32, "m=140 n=264 k=132 math=tf32 transpose_a=1 +bias"},
     {"matmul_forward", "cuda-bf16x6", TSR_F32, "m=70 n=136 k=72 math=split +bias"},
     {"matmul_backward", NULL, TSR_BF16,

@@ -17,7 +17,7 @@ struct emulator_case {
     const char *params;
     enum edge_fill fill;
     uint32_t flags;   // of the call
-    const char *tile; // matmul_forward in bf16: as in a tuning file; NULL: the default
+    const char *tile; // matmul_forward in bf16 or fp8 e4m3: as in a tuning file; NULL: the default
 };
 
 // Call this before any use of a device. Compiled kernels are cached beside the tests; the log lists the files that were
@@ -40,14 +40,15 @@ static inline int emulator_start(const char *log) {
 }
 
 // Creates a context. A tuning file sets matmul's tile if one is given.
-static inline tsr_context *emulator_context(const char *tile) {
+static inline tsr_context *emulator_context(const char *tile, bool is_fp8) {
     char name[] = "/tmp/emulator_case_XXXXXX";
     tsr_context_options with = TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0});
     tsr_context *ctx;
     if (tile != NULL) {
         FILE *file = fdopen(mkstemp(name), "w");
         assert_non_null(file);
-        fprintf(file, "tessera-tuning 1\nmatmul_forward sm_90/4 bf16 * %s\n", tile);
+        fprintf(file, "tessera-tuning 1\nmatmul_forward sm_90/4 %s * %s\n",
+                is_fp8 ? "e4m3" : "bf16", tile);
         fclose(file);
         with.tuning_file = name;
     }
@@ -59,7 +60,8 @@ static inline tsr_context *emulator_context(const char *tile) {
 // Checks that each case's error is within its bound.
 static inline void emulator_prove(const struct emulator_case *cases, int count) {
     for (int i = 0; i < count; i++) {
-        tsr_context *ctx = emulator_context(cases[i].tile);
+        const bool is_fp8 = strstr(cases[i].params, "fp8=e4m3") != NULL;
+        tsr_context *ctx = emulator_context(cases[i].tile, is_fp8);
         char error[512];
         struct verdict verdict = {0};
         const struct op_spec *spec = spec_find(cases[i].op);

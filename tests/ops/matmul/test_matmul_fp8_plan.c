@@ -57,16 +57,30 @@ static void fallback(void **state) {
     assert_int_equal(plan.block_k, MATMUL_FMA_FP8_TILE);
 }
 
+static struct matmul_cuda_layout layout_of(const struct matmul_problem *p, struct tsri_plan *plan) {
+    matmul_cuda_plan_fp8(p, &hopper, plan);
+    return matmul_cuda_layout(p, MATMUL_FP8, (int)plan->block_k, 1);
+}
+
+// Tiles of few rows serve few rows; they have neither scales of blocks nor other formats than e4m3, nor a rich end.
 static void tiles(void **state) {
-    const struct matmul_problem p = problem(8192, 8192, 8192);
-    struct tsri_plan plan = {0};
     (void)state;
-    matmul_cuda_plan_fp8(&p, &hopper, &plan);
-    const struct matmul_cuda_layout l = matmul_cuda_layout(&p, MATMUL_FP8, (int)plan.block_k, 1);
-    assert_int_equal(plan.num_tasks, 132);
-    assert_int_equal(l.tile->cluster, 2);
-    assert_int_equal(l.num_tiles, 32 * 32);
-    assert_true(l.shared_bytes <= MATMUL_WGMMA_SHARED_BYTES);
+    for (int i = 0; i < 6; i++) {
+        struct matmul_problem p = problem(i == 0 ? 8192 : 100, 8192, 8192);
+        struct tsri_plan plan = {0};
+        p.may_sum_fast = i % 2 == 1;
+        p.b.dtype = TSR_E4M3;
+        if (i == 2) p.is_block_scaled = true;
+        if (i == 3) p.b.dtype = TSR_E5M2;
+        if (i == 4) p.c.dtype = TSR_F32;
+        const struct matmul_cuda_layout l = layout_of(&p, &plan);
+        const bool is_few = i == 1 || i == 5;
+        assert_true(l.shared_bytes <= MATMUL_WGMMA_SHARED_BYTES);
+        assert_int_equal(plan.num_tasks % (l.tile->cluster > 1 ? l.tile->cluster : 1), 0);
+        assert_in_range(plan.num_tasks, 32, 132);
+        if (i > 0) assert_int_equal(l.tile->is_swapped, is_few);
+        if (is_few) assert_true(plan.block_m <= 104);
+    }
 }
 
 // Kernels compile with the 16-bit dtype of the other tensors.

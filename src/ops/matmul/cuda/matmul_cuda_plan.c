@@ -100,7 +100,15 @@ static double ns_of_stage(const struct matmul_problem *p, const struct matmul_cu
 // the last tile's end shows.
 static double account_wgmma(const struct matmul_problem *p, const struct matmul_cuda_layout *l,
                             enum matmul_cuda_kind kind, const struct tsri_limits *limits) {
-    enum { START_NS = 2650, CLUSTER_NS = 470, END_NS = 1500, LAST_NS = 800, LONG_NS = 12000 };
+    enum {
+        START_NS = 1450,
+        COLD_NS = 1200, // added if b comes from memory
+        COLD_BYTES = 8 << 20,
+        CLUSTER_NS = 470,
+        END_NS = 1500,
+        LAST_NS = 800,
+        LONG_NS = 12000
+    };
     static const double in_turns = 0.24, slower = 0.25, promoted = 1.15, of_a = 0.5;
     const struct matmul_cuda_tile *tile = l->tile;
     const double rounds = rounds_of(l, limits), k = (double)tsri_min(p->k, l->k_of_split);
@@ -115,10 +123,11 @@ static double account_wgmma(const struct matmul_problem *p, const struct matmul_
                         tile->block_m * tile->block_n * tile->block_k / tile->rate;
     const double ns = rounds * (stages + end) + (tile->in_turns ? LAST_NS + more : 0) +
                       slower * busy * (1 - exp(-busy / LONG_NS));
-    const double bytes = (double)tsr_dtype_bytes(p->a.dtype) * (double)p->k *
-                         ((double)p->n * (p->b_up.data != NULL ? 2 : 1) + of_a * (double)p->m);
-    return START_NS + (tile->cluster > 1 ? CLUSTER_NS : 0) + ns_of_copies(l, kind) +
-           fmax(ns, bytes / H200_MEMORY_BYTES_PER_NS) + ns_of_splits(p, l);
+    const double of_k = (double)tsr_dtype_bytes(p->a.dtype) * (double)p->k;
+    const double b = of_k * (double)p->n * (p->b_up.data != NULL ? 2 : 1);
+    const double bytes = b + of_a * of_k * (double)p->m;
+    return START_NS + (b > COLD_BYTES ? COLD_NS : 0) + (tile->cluster > 1 ? CLUSTER_NS : 0) +
+           ns_of_copies(l, kind) + fmax(ns, bytes / H200_MEMORY_BYTES_PER_NS) + ns_of_splits(p, l);
 }
 
 // For fp32 by wgmma.

@@ -116,6 +116,9 @@ bool matmul_cuda_split_choice(const struct matmul_problem *p, const struct tsri_
 static bool may_prefer(const struct matmul_problem *p, const struct matmul_split_layout *l) {
     const int shared = l->share_m * l->share_n;
     const bool has_others = p->b_up.data == NULL; // a gate's stages are twice as large
+    enum { LARGE_BYTES = 8 << 20 };
+    const bool is_new = l->rows == 80 || l->rows == 112; // not measured with a smaller b
+    if (is_new && matmul_split_bytes_of_b(p) <= LARGE_BYTES) return false;
     if (p->a.dtype == TSR_F16 && l->rows <= 32 && l->tile.slabs == 1 && has_others) return false;
     return shared == 1 ||
            (shared == 2 && matmul_split_may_prefer_shared(l->rows, l->tile.cols % UNIT != 0) &&

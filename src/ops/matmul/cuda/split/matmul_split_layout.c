@@ -144,7 +144,8 @@ double matmul_split_account_end(const struct matmul_problem *p,
 // The time of a stage: a multiprocessor's copies or products, whichever is longer.
 static double account_stage(const struct matmul_problem *p, const struct matmul_split_layout *l,
                             bool b_is_mn, int num_sms) {
-    static const double slab_ns = 8, bytes_per_ns = 117, outside_ns = 0.3, clocks_per_ns = 1.48;
+    static const double slab_ns = 8, bytes_per_ns = 117, clocks_per_ns = 1.48;
+    const double outside_ns = matmul_split_bytes_of_b(p) > MATMUL_SPLIT_CACHE_BYTES ? 0.9 : 0.3;
     enum { MORE_ROWS = 9 }; // extra rows: fixed cost of the products
     const bool is_sharing = l->share_m * l->share_n > 1;
     const int slabs = l->tile.slabs;
@@ -176,7 +177,9 @@ static double account_tiles(const struct matmul_problem *p, const struct matmul_
     if (clusters == 0) return INFINITY; // on a part of a card
     const int at_once = clusters * of_cluster;
     const double waves = (double)tsri_ceil_div(l->num_blocks, at_once);
-    const double of_sm = waves * (double)l->blocks_of_k * account_stage(p, l, b_is_mn, num_sms);
+    const double apart = waves > 1 && splits > 1 ? 1.1 : 1; // clusters do not end together
+    const double of_sm =
+        apart * waves * (double)l->blocks_of_k * account_stage(p, l, b_is_mn, num_sms);
     const double b = matmul_split_bytes_of_b(p);
     const double cached =
         b > LARGE_BYTES ? b * (double)(l->tiles_m / l->share_m) / cache_bytes_per_ns : 0;
@@ -228,8 +231,10 @@ enum { FEW_ROWS = 64, SOME_ROWS = 144 };
 
 static double account_streamed(const struct matmul_problem *p, const struct matmul_split_layout *l,
                                int num_sms) {
-    if (l->tiles_m > 1 || matmul_split_blocks_of_cluster(l) > 2)
-        return INFINITY; // larger clusters leave multiprocessors unused
+    // Several rows of tiles, for what needs them, and larger clusters, which leave multiprocessors unused.
+    if (p->m > FEW_ROWS && (l->tiles_m > 1 || matmul_split_blocks_of_cluster(l) > 2))
+        return 2 * account_tiles(p, l, false, num_sms);
+    if (l->tiles_m > 1 || matmul_split_blocks_of_cluster(l) > 2) return INFINITY;
     return p->m <= FEW_ROWS ? account_few(p, l, num_sms) : account_some(p, l, num_sms);
 }
 
@@ -240,7 +245,9 @@ bool matmul_split_is_streamed(const struct matmul_problem *p, bool b_is_mn) {
 double matmul_split_account(const struct matmul_problem *p, const struct matmul_split_layout *l,
                             bool b_is_mn, int num_sms) {
     if (matmul_split_is_streamed(p, b_is_mn)) return account_streamed(p, l, num_sms);
-    return account_tiles(p, l, b_is_mn, num_sms);
+    // The tiles' times were measured with b in the cache.
+    const bool is_cold = p->m > SOME_ROWS && matmul_split_bytes_of_b(p) > LARGE_BYTES;
+    return (is_cold ? 1.08 : 1) * account_tiles(p, l, b_is_mn, num_sms);
 }
 
 int matmul_split_even_cols(const struct matmul_problem *p, int rows, int num_splits, int num_sms) {
