@@ -53,9 +53,9 @@ typedef enum tsr_matmul_math {
 //           elements times their scales, products of scales with each other and with alpha, and sums times scales
 //           must be normal numbers of fp32.
 // CUDA      f32, bf16, f16. Tensor cores compute the 16-bit products, from sm_80 on; their sums are split at 2,048
-//           columns of k, on Hopper at 16,384 if c has 16 bits. The bounds are the same, with two additions for results
-//           of 16 bits: a sum of more than 8,192 terms may lose a further eighth of what rounding it to 16 bits may
-//           lose, and a GELU the same of its tail |v| Phi(-|v|).
+//           columns of k, on Hopper at 16,384 if c is f16 and at 65,536 if it is bf16. The bounds are the same, with
+//           two additions for results of 16 bits: a sum of more than 8,192 terms may lose a further eighth of what
+//           rounding it to 16 bits may lose, and a GELU the same of its tail |v| Phi(-|v|).
 //           Bitwise repeatable on one kind of card; batch-invariant only under TSR_BATCH_INVARIANT, which does not split k
 //           over blocks and so is slower for small m. An operand is copied into the workspace if its lines do not start
 //           at multiples of 16 bytes, or if they overlap (strides of 0) on Hopper.

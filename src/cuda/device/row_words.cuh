@@ -38,8 +38,8 @@ DEVICE int is_warp_idle(int cols) {
 }
 
 // The words of a row that begins `odd` elements into its first word; word NUM_WORDS is the one after the last lane's, if the
-// row is odd. What is beyond the row becomes `fill`, a word of equal elements. The element in front of an odd row is read with it: memory
-// begins at a multiple of 4 bytes, and so that element is in the same allocation. It is used for nothing.
+// row is odd. What is beyond the row becomes `fill`, a word of equal elements. The element in front of an odd row is read with
+// it: memory begins at a multiple of 4 bytes, and so that element is in the same allocation. It is used for nothing.
 DEVICE void load_words(unsigned raw[NUM_WORDS + 1], const void *data, long long at, int odd,
                        int cols, unsigned fill) {
     const char *from = (const char *)data + (at - odd + first_column()) * ELEMENT_BYTES;

@@ -103,7 +103,7 @@ const char *matmul_grouped_cuda_prefer(const struct matmul_problem *p,
 
 static struct tsri_cuda_program program_of(tsr_dtype dtype, bool a_is_mn, bool b_is_mn) {
     return (struct tsri_cuda_program){
-        .source = "ops/matmul/cuda/matmul_grouped_sm90.cu",
+        .source = "ops/matmul/cuda/grouped/matmul_grouped_sm90.cu",
         .entry = "matmul_grouped",
         .num_defines = 3,
         .defines = {{"DTYPE", (int)dtype}, {"A_IS_MN", a_is_mn}, {"B_IS_MN", b_is_mn}}};
