@@ -111,18 +111,21 @@ bool matmul_cuda_split_choice(const struct matmul_problem *p, const struct tsri_
     return true;
 }
 
-// Among tiles that share copies, prefers those of two blocks that were faster in some measurement and have no tile
-// beyond c's last column. The kernels of the others are rare, and so are those of f16 with half stages and few rows.
+// Among tiles that share copies, prefers those of two blocks that were faster in some measurement, with a large b and more rows
+// those of up to eight; and none with a tile beyond c's last column. The kernels of the others are rare, and so are those of f16
+// with half stages and few rows.
 static bool may_prefer(const struct matmul_problem *p, const struct matmul_split_layout *l) {
     const int shared = l->share_m * l->share_n;
     const bool has_others = p->b_up.data == NULL; // a gate's stages are twice as large
-    enum { LARGE_BYTES = 8 << 20 };
+    const bool is_large = matmul_split_bytes_of_b(p) > MATMUL_SPLIT_LARGE_BYTES;
     const bool is_new = l->rows == 80 || l->rows == 112; // not measured with a smaller b
-    if (is_new && matmul_split_bytes_of_b(p) <= LARGE_BYTES) return false;
+    if (is_new && !is_large) return false;
     if (p->a.dtype == TSR_F16 && l->rows <= 32 && l->tile.slabs == 1 && has_others) return false;
-    return shared == 1 ||
-           (shared == 2 && matmul_split_may_prefer_shared(l->rows, l->tile.cols % UNIT != 0) &&
-            p->n % 8 == 0 && (l->tiles_n - 1) * l->tile.cols < p->n);
+    if (shared == 1) return true;
+    const bool may_be_many = is_large && p->m > MATMUL_SPLIT_SOME_ROWS;
+    return (shared == 2 || may_be_many) &&
+           matmul_split_may_prefer_shared(l->rows, l->tile.cols % UNIT != 0) && p->n % 8 == 0 &&
+           (l->tiles_n - 1) * l->tile.cols < p->n;
 }
 
 // The fastest choice among those that a tuning row allows, if one of them is possible; else among all.

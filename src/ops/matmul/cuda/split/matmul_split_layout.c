@@ -10,7 +10,7 @@ enum {
     MIN_STAGES = 5,    // enough to keep copies in flight when blocks share a multiprocessor
     SM_BYTES = 233472, // shared memory of a multiprocessor
     RESERVED = SM_BYTES - MATMUL_SPLIT_MOST_BYTES, // per block
-    LARGE_BYTES = 8 << 20,
+    LARGE_BYTES = MATMUL_SPLIT_LARGE_BYTES,
 };
 
 int64_t matmul_split_blocks_of_k(const struct matmul_problem *p,
@@ -145,7 +145,7 @@ double matmul_split_account_end(const struct matmul_problem *p,
 static double account_stage(const struct matmul_problem *p, const struct matmul_split_layout *l,
                             bool b_is_mn, int num_sms) {
     static const double slab_ns = 8, bytes_per_ns = 117, clocks_per_ns = 1.48;
-    const double outside_ns = matmul_split_bytes_of_b(p) > MATMUL_SPLIT_CACHE_BYTES ? 0.9 : 0.3;
+    const double outside_ns = matmul_split_bytes_of_b(p) > LARGE_BYTES ? 0.9 : 0.3;
     enum { MORE_ROWS = 9 }; // extra rows: fixed cost of the products
     const bool is_sharing = l->share_m * l->share_n > 1;
     const int slabs = l->tile.slabs;
@@ -177,7 +177,7 @@ static double account_tiles(const struct matmul_problem *p, const struct matmul_
     if (clusters == 0) return INFINITY; // on a part of a card
     const int at_once = clusters * of_cluster;
     const double waves = (double)tsri_ceil_div(l->num_blocks, at_once);
-    const double apart = waves > 1 && splits > 1 ? 1.1 : 1; // clusters do not end together
+    const double apart = waves > 1 && splits > 1 ? 1.15 : 1; // clusters do not end together
     const double of_sm =
         apart * waves * (double)l->blocks_of_k * account_stage(p, l, b_is_mn, num_sms);
     const double b = matmul_split_bytes_of_b(p);
@@ -227,27 +227,32 @@ static double account_some(const struct matmul_problem *p, const struct matmul_s
            OUTSIDE_NS * (double)(l->rows - p->m) * of_k / UNIT;
 }
 
-enum { FEW_ROWS = 64, SOME_ROWS = 144 };
+enum { FEW_ROWS = 64, SOME_ROWS = MATMUL_SPLIT_SOME_ROWS };
 
 static double account_streamed(const struct matmul_problem *p, const struct matmul_split_layout *l,
                                int num_sms) {
-    // Several rows of tiles, for what needs them, and larger clusters, which leave multiprocessors unused.
-    if (p->m > FEW_ROWS && (l->tiles_m > 1 || matmul_split_blocks_of_cluster(l) > 2))
-        return 2 * account_tiles(p, l, false, num_sms);
-    if (l->tiles_m > 1 || matmul_split_blocks_of_cluster(l) > 2) return INFINITY;
-    return p->m <= FEW_ROWS ? account_few(p, l, num_sms) : account_some(p, l, num_sms);
+    // Larger clusters leave multiprocessors unused.
+    const bool is_apart = l->tiles_m > 1 || matmul_split_blocks_of_cluster(l) > 2;
+    if (p->m <= FEW_ROWS) return is_apart ? INFINITY : account_few(p, l, num_sms);
+    if (is_apart) return 2 * account_tiles(p, l, false, num_sms); // for what needs it
+    return account_some(p, l, num_sms);
 }
 
 bool matmul_split_is_streamed(const struct matmul_problem *p, bool b_is_mn) {
     return p->m <= SOME_ROWS && !b_is_mn && matmul_split_bytes_of_b(p) > MATMUL_SPLIT_CACHE_BYTES;
 }
 
+// How much longer a product takes whose b comes from memory than by its account, which was fitted to others. Blocks below each
+// other that share b read it once; those that share a or k do not.
+static double account_cold(const struct matmul_split_layout *l) {
+    return l->share_m > 1 ? 0.9 : l->share_n > 1 || l->num_splits > 2 ? 1.09 : 0.95;
+}
+
 double matmul_split_account(const struct matmul_problem *p, const struct matmul_split_layout *l,
                             bool b_is_mn, int num_sms) {
     if (matmul_split_is_streamed(p, b_is_mn)) return account_streamed(p, l, num_sms);
-    // The tiles' times were measured with b in the cache.
     const bool is_cold = p->m > SOME_ROWS && matmul_split_bytes_of_b(p) > LARGE_BYTES;
-    return (is_cold ? 1.08 : 1) * account_tiles(p, l, b_is_mn, num_sms);
+    return (is_cold ? account_cold(l) : 1) * account_tiles(p, l, b_is_mn, num_sms);
 }
 
 int matmul_split_even_cols(const struct matmul_problem *p, int rows, int num_splits, int num_sms) {

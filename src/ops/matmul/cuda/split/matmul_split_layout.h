@@ -12,6 +12,8 @@ enum {
     MATMUL_SPLIT_MOST_SPLITS = 8,        // blocks per cluster
     MATMUL_SPLIT_MOST_BYTES = 232448,    // of shared memory per block
     MATMUL_SPLIT_CACHE_BYTES = 40 << 20, // of b; a larger b comes from memory
+    MATMUL_SPLIT_LARGE_BYTES = 8 << 20,  // a larger one may come from memory
+    MATMUL_SPLIT_SOME_ROWS = 144,        // more rows than these do not only read b
     MATMUL_SPLIT_LAUNCH_NS = 1600,
     MATMUL_SPLIT_MEMORY_BYTES_PER_NS = 4200,
 };
@@ -36,7 +38,7 @@ struct matmul_split_layout matmul_split_lay_out(const struct matmul_problem *p, 
 int matmul_split_blocks_of_cluster(const struct matmul_split_layout *l);
 // Numbers of rows for which blocks that share copies are chosen, where tiles have even columns or other ones.
 static inline bool matmul_split_may_prefer_shared(int rows, bool is_even) {
-    return is_even ? rows >= 64 && rows % 16 == 0 : rows == 48 || rows == 96;
+    return is_even ? rows >= 64 && rows % 16 == 0 : rows == 48 || rows == 96 || rows == 112;
 }
 
 // The number of blocks of k (one stage each) of the whole product; the most columns of k of a part.
