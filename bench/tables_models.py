@@ -157,7 +157,8 @@ def rows(b):
     shares = []
     show("Rows of odd widths, bf16, 64 MiB a tensor: % of the rate of a copy", ["columns", *names],
          ((f"{cols}", lambda cols=cols: large(cols)) for cols in WIDTHS))
-    print(f"\nMean {100 * statistics.mean(shares):.0f} %, least {100 * min(shares):.0f} %", flush=True)
+    if shares:
+        print(f"\nMean {100 * statistics.mean(shares):.0f} %, least {100 * min(shares):.0f} %", flush=True)
 
     def small(cols, at):
         _, request, _ = list(row_requests(cols, SMALL_ROWS))[at]

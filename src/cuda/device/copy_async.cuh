@@ -22,7 +22,7 @@ DEVICE void copy_async(unsigned shared, const void *global, int bytes) {
 DEVICE void copy_async_whole(unsigned shared, const void *global) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
-// Copies 4 bytes, of which it reads `bytes` (4 or 0).
+// Copies 4 bytes, of which it reads `bytes` (4, 2 or 0); the rest becomes zeros.
 DEVICE void copy_async_word(unsigned shared, const void *global, int bytes) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global),
                  "r"(bytes)

@@ -123,21 +123,17 @@ DEVICE uint4 load_bytes(const void *data, long long at) {
     return raw;
 }
 
-// Loads into raw if is_there, else keeps its contents, so missing groups need no test later. The first variant bypasses
-// the first-level cache, the second does not.
-#define DEFINE_LOAD_IF(name, instruction)                                                          \
-    DEVICE void name(uint4 *raw, const void *data, long long at, int is_there) {                   \
-        asm volatile("{\n"                                                                         \
-                     ".reg .pred p;\n"                                                             \
-                     "setp.ne.b32 p, %5, 0;\n"                                                     \
-                     "@p " instruction " {%0, %1, %2, %3}, [%4];\n"                                \
-                     "}"                                                                           \
-                     : "+r"(raw->x), "+r"(raw->y), "+r"(raw->z), "+r"(raw->w)                      \
-                     : "l"((const char *)data + at * ELEMENT_BYTES), "r"(is_there)                 \
-                     : "memory");                                                                  \
-    }
-DEFINE_LOAD_IF(load_bytes_if, "ld.global.L1::no_allocate.v4.u32")
-DEFINE_LOAD_IF(load_bytes_kept_if, "ld.global.v4.u32")
+// Loads into raw if is_there, else keeps its contents, so missing groups need no test later.
+DEVICE void load_bytes_if(uint4 *raw, const void *data, long long at, int is_there) {
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "setp.ne.b32 p, %5, 0;\n"
+                 "@p ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+                 "}"
+                 : "+r"(raw->x), "+r"(raw->y), "+r"(raw->z), "+r"(raw->w)
+                 : "l"((const char *)data + at * ELEMENT_BYTES), "r"(is_there)
+                 : "memory");
+}
 
 // A word with 0 or -inf in each element.
 DEVICE unsigned fill_of(float fill) {

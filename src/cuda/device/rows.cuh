@@ -26,22 +26,15 @@ DEVICE int column_of(int e, int is_aligned) {
                       : word_column(e / PER_WORD) + e % PER_WORD;
 }
 
-// How rows are read. ONCE: not kept in the first-level cache, which holds the weight and bias vectors. KEPT: cached.
-#define ROWS_ONCE 0
-#define ROWS_KEPT 1
-
 // Loads all groups of an aligned row before the first is used. Groups beyond the row hold the word `fill`, which is
 // written to the registers before the loads.
-DEVICE void load_groups(uint4 raw[NUM_GROUPS], const void *data, long long at, int cols, int how,
+DEVICE void load_groups(uint4 raw[NUM_GROUPS], const void *data, long long at, int cols,
                         unsigned fill) {
 #pragma unroll
     for (int v = 0; v < NUM_GROUPS; v++) {
         int col = (ROW_THREAD + v * THREADS_PER_ROW) * GROUP;
         raw[v] = make_uint4(fill, fill, fill, fill);
-        if (how == ROWS_ONCE)
-            load_bytes_if(&raw[v], data, at + col, col < cols);
-        else
-            load_bytes_kept_if(&raw[v], data, at + col, col < cols);
+        load_bytes_if(&raw[v], data, at + col, col < cols);
     }
 }
 
@@ -55,10 +48,10 @@ DEVICE void load_pairs(unsigned pairs[NUM_WORDS + 1], const void *data, long lon
 
 // Elements beyond the row become `fill`, 0 or -inf. All lanes of a warp call it.
 DEVICE void load_row(float x[FLOATS_PER_THREAD], const void *data, long long at, int cols,
-                     int is_aligned, int how, float fill) {
+                     int is_aligned, float fill) {
     if (is_aligned) {
         uint4 raw[NUM_GROUPS];
-        load_groups(raw, data, at, cols, how, fill_of(fill));
+        load_groups(raw, data, at, cols, fill_of(fill));
 #pragma unroll
         for (int v = 0; v < NUM_GROUPS; v++) widen(raw[v], x + v * GROUP);
     } else {

@@ -7,7 +7,11 @@
 
 enum { MAX_COLS = INT32_MAX - 65536 };
 enum { WARP = 32, MEDIUM = 128, WIDE = 256, WIDEST = 512 };
-enum { WARP_BYTES = 4096, MEDIUM_BYTES = 16384 }; // of rows that so many threads take
+enum {
+    WARP_BYTES = 4096,
+    MEDIUM_BYTES = 16384,
+    WIDE_BYTES = 32768
+}; // of rows that so many threads take
 static const int sizes[] = {WARP, MEDIUM, WIDE, WIDEST};
 
 static const char forward_source[] = "ops/cross_entropy/cross_entropy_forward.cu",
@@ -25,10 +29,13 @@ bool cross_entropy_cuda_fits(const void *problem, const struct tsri_limits *limi
 
 // ---- Forward ----------------------------------------------------------------------------------
 
-// The threads of a row.
+// The threads of a row, by its width alone: its sums, and so its bits, depend on no other row.
 static int threads_of(const struct cross_entropy_problem *p) {
     const int64_t bytes = p->logits.cols * (int64_t)tsr_dtype_bytes(p->logits.dtype);
-    return bytes <= WARP_BYTES ? WARP : bytes <= MEDIUM_BYTES ? MEDIUM : WIDE;
+    return bytes <= WARP_BYTES     ? WARP
+           : bytes <= MEDIUM_BYTES ? MEDIUM
+           : bytes <= WIDE_BYTES   ? WIDE
+                                   : WIDEST;
 }
 
 // grain: rows of a block; of a warp, as many as leave each warp that runs at once some.
@@ -37,9 +44,6 @@ void cross_entropy_cuda_plan(const void *problem, const struct tsri_limits *limi
     enum { SM_WARPS = 64, MOST_ROWS = 32 };
     const struct cross_entropy_problem *p = problem;
     plan->block_m = threads_of(p);
-    // Wide rows: four blocks of 256 threads fit on a multiprocessor, and fewer threads of a row wait for its last
-    // groups. With too few rows for that, a row gets more threads.
-    if (plan->block_m == WIDE && p->logits.rows < 3 * limits->num_sms) plan->block_m = WIDEST;
     plan->grain = tsri_cuda_block_threads(plan) / plan->block_m;
     if (plan->block_m == WARP)
         plan->grain *= tsri_max(
@@ -98,7 +102,7 @@ bool cross_entropy_cuda_forward_kernel(int index, int cuda_arch,
 void cross_entropy_cuda_plan_backward(const void *problem, const struct tsri_limits *limits,
                                       struct tsri_plan *plan) {
     const struct cross_entropy_problem *p = problem;
-    plan->block_m = threads_of(p);
+    plan->block_m = tsri_min(threads_of(p), WIDE);
     plan->block_k = (plan->block_m == WIDE && p->logits.rows < 3 * limits->num_sms) ||
                     p->logits.rows > INT32_MAX; // more than a launch has blocks
     if (plan->block_k > 0) plan->block_m = WIDE;

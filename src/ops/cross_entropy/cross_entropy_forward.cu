@@ -51,15 +51,18 @@ DEVICE void finish(const struct cross_entropy_forward_params *p, long long row, 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     cross_entropy_forward(const struct cross_entropy_forward_params p) {
     DECLARE_REDUCER(reducer);
-    const long long first = ((long long)blockIdx.x * ROWS_PER_BLOCK + ROW_OF_BLOCK) * p.rows_each;
-    struct row_sum mine = {0, 0, 0};
+    const long long step = (long long)gridDim.x * ROWS_PER_BLOCK * p.rows_each;
+    long long first = ((long long)blockIdx.x * ROWS_PER_BLOCK + ROW_OF_BLOCK) * p.rows_each;
     begin_early();
-    for (int i = 0; i < p.rows_each && first + i < p.rows; i++) {
-        const long long row = first + i;
-        if (p.lse == 0 && p.targets[row * p.targets_stride] == p.ignore_index) continue;
-        const struct row_sum r = sum_of_row(&p, row, &reducer);
-        if (ROW_THREAD == i) mine = r;
+    for (; first < p.rows; first += step) { // once, unless a launch has too few blocks
+        struct row_sum mine = {0, 0, 0};
+        for (int i = 0; i < p.rows_each && first + i < p.rows; i++) {
+            const long long row = first + i;
+            if (p.lse == 0 && p.targets[row * p.targets_stride] == p.ignore_index) continue;
+            const struct row_sum r = sum_of_row(&p, row, &reducer);
+            if (ROW_THREAD == i) mine = r;
+        }
+        if (ROW_THREAD < p.rows_each && first + ROW_THREAD < p.rows)
+            finish(&p, first + ROW_THREAD, mine);
     }
-    if (ROW_THREAD < p.rows_each && first + ROW_THREAD < p.rows)
-        finish(&p, first + ROW_THREAD, mine);
 }

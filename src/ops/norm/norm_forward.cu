@@ -20,12 +20,12 @@ DEVICE void load_sum(float s[FLOATS_PER_THREAD], const struct norm_forward_param
                      int cols) {
     const long long x_at = row * p->x_stride, at = row * p->residual_stride;
     if (p->residual == 0) {
-        load_row(s, p->x, x_at, cols, 1, ROWS_KEPT, 0);
+        load_row(s, p->x, x_at, cols, 1, 0);
         return;
     }
     uint4 x[NUM_GROUPS], residual[NUM_GROUPS]; // both are loaded at once
-    load_groups(x, p->x, x_at, cols, ROWS_KEPT, 0);
-    load_groups(residual, p->residual, at, cols, ROWS_KEPT, 0);
+    load_groups(x, p->x, x_at, cols, 0);
+    load_groups(residual, p->residual, at, cols, 0);
 #pragma unroll
     for (int v = 0; v < NUM_GROUPS; v++) {
         float *sum = s + v * GROUP, more[GROUP];

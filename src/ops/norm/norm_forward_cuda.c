@@ -175,13 +175,12 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
         .cols = (int)p->cols,
         .is_rmsnorm = p->is_rmsnorm,
         .weight_is_f32 = p->weight.dtype == TSR_F32,
-        .is_aligned = is_aligned(p),
         .stages = num_stages(p),
         .slab = norm_slab(p, plan),
         .chunk = (int)plan->block_k,
         .stage_bytes = tsri_cuda_stage_bytes(plan, p->dtype),
     };
-    const struct tsri_cuda_program program = program_of(p, plan, !params.is_aligned);
+    const struct tsri_cuda_program program = program_of(p, plan, !is_aligned(p));
     const struct tsri_cuda_launch launch = {
         .num_blocks = plan->num_tasks,
         .num_threads = threads,

@@ -19,8 +19,7 @@ struct norm_forward_params {
     int long_blocks;
     int cols;
     int is_rmsnorm, weight_is_f32; // bias has the dtype of weight
-    int is_aligned;                // addresses, row strides and cols are multiples of 16 bytes
-    int stages;                    // of the queue for aligned rows
+    int stages;                    // of the queue
     int slab;                      // columns per block if a cluster shares the row
     int chunk, stage_bytes;        // staged: columns of a stage, and its bytes
 };

@@ -17,8 +17,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
         long long row = base + ROW_OF_BLOCK;
         int cols = row < p.rows ? p.cols : 0;
         float y[FLOATS_PER_THREAD], dy[FLOATS_PER_THREAD], sum = 0;
-        load_row(y, p.in[0], row * p.in_stride[0], cols, p.is_aligned, ROWS_KEPT, 0);
-        load_row(dy, p.in[1], row * p.in_stride[1], cols, p.is_aligned, ROWS_KEPT, 0);
+        load_row(y, p.in[0], row * p.in_stride[0], cols, p.is_aligned, 0);
+        load_row(dy, p.in[1], row * p.in_stride[1], cols, p.is_aligned, 0);
         EACH_FLOAT(e) sum += y[e] * dy[e];
         sum = reduce_sum(sum, &reducer);
         EACH_FLOAT(e) dy[e] = y[e] * (dy[e] - sum);

@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1024 / BLOCK_THREADS
         long long row = base + ROW_OF_BLOCK;
         int cols = row < p.rows ? p.cols : 0; // missing rows still take part in shuffles
         float x[FLOATS_PER_THREAD], max = -INFINITE, sum = 0;
-        load_row(x, p.in[0], row * p.in_stride[0], cols, p.is_aligned, ROWS_KEPT, -INFINITE);
+        load_row(x, p.in[0], row * p.in_stride[0], cols, p.is_aligned, -INFINITE);
         EACH_FLOAT(e) max = fmaxf(max, x[e]);
         max = reduce_max(max, &reducer);
         if (max == -INFINITE) max = 0;

@@ -127,7 +127,7 @@ static double account_wgmma(const struct matmul_problem *p, const struct matmul_
                         tile->block_m * tile->block_n * tile->block_k / tile->rate;
     const double ns = rounds * (stages + end) + (tile->in_turns ? LAST_NS + more : 0) +
                       slower * busy * (1 - exp(-busy / LONG_NS));
-    const double of_k = (double)tsr_dtype_bytes(p->a.dtype) * (double)p->k;
+    const double of_k = (double)tsr_dtype_bytes(p->a.dtype) * (double)p->k * (double)p->num_batches;
     const double b = of_k * (double)p->n * (p->b_up.data != NULL ? 2 : 1);
     const double bytes = b + of_a * of_k * (double)p->m;
     return START_NS + (b > COLD_BYTES ? COLD_NS : 0) + (tile->cluster > 1 ? CLUSTER_NS : 0) +
@@ -273,7 +273,9 @@ static struct matmul_cuda_choice choose(const struct matmul_problem *p, enum mat
     if (isfinite(best.ns)) return best;
     int num_tiles;
     (void)matmul_cuda_tiles(kind, &num_tiles);
-    (void)choice_of(p, kind, num_splits, (num_tiles - 1) * num_splits, &best);
+    const int last =
+        kind >= MATMUL_WGMMA ? 0 : num_tiles - 1; // swapped tiles do not serve everything
+    (void)choice_of(p, kind, num_splits, last * num_splits, &best);
     const struct matmul_cuda_layout l = matmul_cuda_layout(p, kind, best.tile, best.num_splits);
     best.ns = account(p, &l, kind, limits);
     return best;

@@ -90,8 +90,7 @@ bool matmul_cuda_wgmma_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_prog
         // cuda-split usually serves.
         const int block_n = tiles[i / LAYOUTS].block_n;
         program->is_rare = i % LAYOUTS == 1 || (block_n % 128 != 0 && dtype == TSR_F16) ||
-                           (block_n == 192 && i % 2 == 0) ||
-                           (tiles[i / LAYOUTS].is_swapped && dtype == TSR_F16);
+                           (block_n == 192 && i % 2 == 0);
         return true;
     }
     return false;

@@ -5,11 +5,11 @@
 // the rows of a, for both.
 // Floor: 2 m n k FLOPs at 989 TFLOP/s (H200, bf16). Limit: the card's power, or what a multiprocessor takes in, 64 bytes a
 // clock: 88 x 256 asks for all of them. Figures: docs/kernels/matmul_cuda_wgmma.md.
+// wgmma's names below: its rows, BLOCK_M, are columns of b and c, its columns, BLOCK_N, rows of a and c; its a is b.
 // The host defines
-//     DTYPE (of c), BLOCK_M (columns of c: 128 or 256), BLOCK_N (rows of c), STAGES, A_IS_MN (1: lines of b run along n); and
-//     for fp8 A_FORMAT, B_FORMAT (of a and b: 5 is e4m3, 6 e5m2), IS_FAST (1: tensor cores sum all of k; 0: sums of 256 of k are
-//     added in fp32)
-#ifdef A_FORMAT
+//     DTYPE (of c), BLOCK_M (128 or 256), BLOCK_N, STAGES, A_IS_MN (1: lines of b run along n); and
+//     FP8, or not: a and b are e4m3; then IS_FAST (1: tensor cores sum all of k; 0: sums of 256 of k are added in fp32)
+#ifdef FP8
 #define HAS_SCALES
 #define BLOCK_K 128
 #else
@@ -24,32 +24,21 @@
 #include "ops/matmul/cuda/matmul_wgmma_params.h"
 #define PASTE(x, y) x##y
 #define TILES(rows) PASTE(WGMMA_TILES_, rows)
-#ifndef A_FORMAT
-#define PRODUCT(c, a, b, is_more) TILES(BLOCK_N)(c, a, b, is_more, A_IS_MN, B_IS_MN)
-#else
-#if A_FORMAT == 5 && B_FORMAT == 5
-#define TYPES "e4m3.e4m3"
-#elif A_FORMAT == 5
-#define TYPES "e5m2.e4m3" // b comes first
-#elif B_FORMAT == 5
-#define TYPES "e4m3.e5m2"
-#else
-#define TYPES "e5m2.e5m2"
-#endif
+#ifdef FP8
 #define FP8_TILES(rows) PASTE(WGMMA_FP8_, rows)
-#define PRODUCT(c, a, b, is_more) FP8_TILES(BLOCK_N)(TYPES, c, a, b, is_more)
+#define PRODUCT(c, a, b, is_more) FP8_TILES(BLOCK_N)("e4m3.e4m3", c, a, b, is_more)
+#else
+#define PRODUCT(c, a, b, is_more) TILES(BLOCK_N)(c, a, b, is_more, A_IS_MN, B_IS_MN)
 #endif
 #include "cuda/device/activation.cuh"
 #include "ops/matmul/cuda/matmul_columns.cuh"
 #include "ops/matmul/cuda/matmul_products.cuh"
 
 enum {
-    HALF =
-        (BLOCK_N / 8 + 1) / 2 *
-        8, // lines of a that a block of a cluster copies: both copy the middle eight if it is odd
+    HALF = MATMUL_SWAPPED_HALF(BLOCK_N), // lines of a that a block of a cluster copies
     OF_CHUNK = CHUNK / 8,
 };
-static_assert(CHUNK % 8 == 0, "chunks are whole eights of rows");
+static_assert(CHUNK % 8 == 0 && BLOCK_N % CHUNK == 0, "chunks are equal, and whole eights of rows");
 
 struct place {
     int row, col; // in c
@@ -156,7 +145,7 @@ DEVICE void finish_tile(const struct matmul_wgmma_params *w, const struct place 
 }
 
 #if !IS_FAST
-// acc = the sum of sums over pairs of blocks of k. While one warpgroup adds, the other multiplies.
+// acc = the sum of sums over pairs of blocks of k. While one warpgroup adds, the other may multiply.
 DEVICE void multiply_promoted(float acc[TILES_M][EIGHTS][4], struct worker *me, int cluster,
                               int num_pairs) {
     float part[TILES_M][EIGHTS][4];

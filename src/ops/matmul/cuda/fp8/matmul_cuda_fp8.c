@@ -76,14 +76,13 @@ static struct tsri_cuda_program swapped_program_of(const struct matmul_cuda_tile
                                                    tsr_dtype dtype, bool is_fast) {
     return (struct tsri_cuda_program){.source = "ops/matmul/cuda/matmul_swapped_sm90.cu",
                                       .entry = "matmul_swapped",
-                                      .num_defines = 8,
+                                      .num_defines = 7,
                                       .defines = {{"DTYPE", (int)dtype},
                                                   {"BLOCK_M", tile->block_n},
                                                   {"BLOCK_N", tile->block_m},
                                                   {"STAGES", tile->stages},
                                                   {"A_IS_MN", 0},
-                                                  {"A_FORMAT", TSR_E4M3},
-                                                  {"B_FORMAT", TSR_E4M3},
+                                                  {"FP8", 1},
                                                   {"IS_FAST", is_fast}}};
 }
 

@@ -159,7 +159,8 @@ bool matmul_cuda_split_is_best(const struct matmul_problem *p, const struct tsri
     struct matmul_split_layout l = {0};
     const double b = matmul_split_bytes_of_b(p), plain = choose(p, limits, &l);
     const double ns = isfinite(plain) ? plain + matmul_split_account_end(p, &l) : plain;
-    if (matmul_split_is_streamed(p, ways_of(p).b_is_mn) && isfinite(ns)) return true;
+    const bool is_one = l.tiles_m == 1 && matmul_split_blocks_of_cluster(&l) <= 2; // reads b once
+    if (matmul_split_is_streamed(p, ways_of(p).b_is_mn) && isfinite(ns) && is_one) return true;
     if (p->m > FEW_ROWS) return l.num_blocks <= limits->num_sms && ns < other;
     return ns < other ||
            (b > MATMUL_SPLIT_CACHE_BYTES &&
