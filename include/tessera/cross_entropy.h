@@ -31,7 +31,8 @@ extern "C" {
 //             e + 2^-24 (2 s + 4 |x_target - m| + 64 label_smoothing (mean_c |x - m| + s)) + 2^-50 |m|,
 //           plus rounding to f32. Bitwise repeatable for any number of threads, batch-invariant.
 // CUDA      f32, bf16, f16, up to 2^31 - 2^16 columns; the same bounds and guarantees, on one kind of
-//           card, but the last bits of loss and lse may depend on a row's address modulo 16 bytes. The host does not read targets in device memory: one that is neither a class nor
+//           card, but the last bits of loss and lse may depend on a row's address modulo 16 bytes.
+//           The host does not read targets in device memory: one that is neither a class nor
 //           ignore_index gives a loss of NaN, and in backward a row of NaN.
 // Infinity  -inf is a legal logit of probability 0; if it is the target's logit, or label_smoothing is
 //           not 0, the loss is +inf. A row of only -inf (or of no columns) has lse -inf, loss +inf

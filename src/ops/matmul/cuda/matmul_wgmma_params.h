@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parameters of matmul_wgmma_sm90.cu and matmul_swapped_sm90.cu, passed by value, and arithmetic that it shares with the tests. Both compilers
-// read this file: no headers, no typedefs.
+// The parameters of matmul_wgmma_sm90.cu and matmul_swapped_sm90.cu, passed by value, and arithmetic that they share with the
+// tests. Both compilers read this file: no headers, no typedefs.
 #ifndef TSRI_MATMUL_WGMMA_PARAMS_H
 #define TSRI_MATMUL_WGMMA_PARAMS_H
 
@@ -14,8 +14,8 @@
 #endif
 
 // Used fields of matmul: the matrices of c and residual, the epilogue, m, n, k, batch, group_m, a_is_mn, b_is_mn;
-// tiles_m counts rows of tiles of a whole cluster, of swapped tiles tiles_n columns. Maps have the dimensions (along a line, lines, batch[2], batch[1],
-// batch[0]). If all matrices of a batch dimension are one, its size is 1 and *_batch is 0.
+// tiles_m counts rows of tiles of a whole cluster, of swapped tiles tiles_n columns. Maps have the dimensions (along a line,
+// lines, batch[2], batch[1], batch[0]). If all matrices of a batch dimension are one, its size is 1 and *_batch is 0.
 struct matmul_wgmma_params {
     struct tensor_map a, b, b_up, c, residual;
     struct matmul_params matmul;
