@@ -40,7 +40,7 @@ DEVICE void multiply(float acc[TILES_M][EIGHTS][4], struct worker *me, int clust
     const int first_unit = IN_TURNS ? 0 : me->group * TILES_M;
     int before = 0, block = 0;
 #pragma unroll 1
-    do { // not `for`: registers would be spilled around a loop that may be empty
+    do { // not `for`: products around a loop that may be empty can be serialized (C7515)
         const unsigned stage = me->base + me->ring.stage * STAGE_BYTES;
         const unsigned long long a = wgmma_tile(stage + first_unit * UNIT_BYTES, A_SLAB),
                                  b = wgmma_tile(stage + UNITS_A * UNIT_BYTES, B_SLAB);
