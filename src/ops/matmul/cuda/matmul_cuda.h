@@ -169,6 +169,9 @@ tsr_status matmul_cuda_wgmma_prepare(tsr_context *, const void *, const struct t
 tsr_status matmul_cuda_wgmma_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 // The i-th of its kernels for a dtype; after the last, false, and *index is reduced by their number.
 bool matmul_cuda_wgmma_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program);
+// The program of a swapped tile, which takes b for wgmma's a; fp8 adds macros of its own.
+struct tsri_cuda_program matmul_cuda_swapped_program(const struct matmul_cuda_tile *tile,
+                                                     tsr_dtype dtype, bool b_is_mn);
 struct matmul_wgmma_params;
 // Everything except operands and c's map.
 struct matmul_wgmma_params matmul_cuda_wgmma_params(const struct matmul_problem *p,

@@ -49,9 +49,8 @@ bool matmul_cuda_wgmma_serves(const void *problem, const struct tsri_limits *lim
 
 // ---- Kernels ----------------------------------------------------------------------------------
 
-// Swapped tiles take b for wgmma's a.
-static struct tsri_cuda_program swapped_program_of(const struct matmul_cuda_tile *tile,
-                                                   tsr_dtype dtype, bool b_is_mn) {
+struct tsri_cuda_program matmul_cuda_swapped_program(const struct matmul_cuda_tile *tile,
+                                                     tsr_dtype dtype, bool b_is_mn) {
     return (struct tsri_cuda_program){.source = "ops/matmul/cuda/matmul_swapped_sm90.cu",
                                       .entry = "matmul_swapped",
                                       .num_defines = 5,
@@ -64,7 +63,7 @@ static struct tsri_cuda_program swapped_program_of(const struct matmul_cuda_tile
 
 static struct tsri_cuda_program program_of(const struct matmul_cuda_tile *tile, tsr_dtype dtype,
                                            bool a_is_mn, bool b_is_mn) {
-    if (tile->is_swapped) return swapped_program_of(tile, dtype, b_is_mn);
+    if (tile->is_swapped) return matmul_cuda_swapped_program(tile, dtype, b_is_mn);
     return (struct tsri_cuda_program){.source = "ops/matmul/cuda/matmul_wgmma_sm90.cu",
                                       .entry = "matmul_wgmma",
                                       .num_defines = 7,

@@ -30,7 +30,6 @@
 #else
 #define PRODUCT(c, a, b, is_more) TILES(BLOCK_N)(c, a, b, is_more, A_IS_MN, B_IS_MN)
 #endif
-#include "cuda/device/activation.cuh"
 #include "ops/matmul/cuda/matmul_columns.cuh"
 #include "ops/matmul/cuda/matmul_products.cuh"
 

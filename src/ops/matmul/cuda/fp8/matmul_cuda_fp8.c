@@ -74,16 +74,10 @@ static struct tsri_cuda_program program_of(tsr_dtype dtype, tsr_dtype a, tsr_dty
 
 static struct tsri_cuda_program swapped_program_of(const struct matmul_cuda_tile *tile,
                                                    tsr_dtype dtype, bool is_fast) {
-    return (struct tsri_cuda_program){.source = "ops/matmul/cuda/matmul_swapped_sm90.cu",
-                                      .entry = "matmul_swapped",
-                                      .num_defines = 7,
-                                      .defines = {{"DTYPE", (int)dtype},
-                                                  {"BLOCK_M", tile->block_n},
-                                                  {"BLOCK_N", tile->block_m},
-                                                  {"STAGES", tile->stages},
-                                                  {"A_IS_MN", 0},
-                                                  {"FP8", 1},
-                                                  {"IS_FAST", is_fast}}};
+    struct tsri_cuda_program program = matmul_cuda_swapped_program(tile, dtype, false);
+    program.defines[program.num_defines++] = (struct tsri_cuda_define){"FP8", 1};
+    program.defines[program.num_defines++] = (struct tsri_cuda_define){"IS_FAST", is_fast};
+    return program;
 }
 
 // The index-th kernel of swapped tiles.
