@@ -58,6 +58,17 @@ DEVICE void start_stages(unsigned base, int cluster) {
     }
 }
 
+// The registers of the warpgroup that copies, and of one that multiplies.
+#define TAKE_FEW_REGISTERS() asm volatile("setmaxnreg.dec.sync.aligned.u32 40;")
+#define TAKE_MANY_REGISTERS() asm volatile("setmaxnreg.inc.sync.aligned.u32 232;")
+
+// At the end of a kernel: the other block's copies and arrivals may still be on their way here.
+DEVICE void leave_cluster(int cluster) {
+    if (cluster <= 1) return;
+    __syncwarp();
+    cluster_barrier();
+}
+
 // Reports that this warp is done with a stage.
 DEVICE void release(unsigned base, int stage, int cluster, int lane) {
     const unsigned empty = base + EMPTY_AT + 8 * stage;

@@ -237,10 +237,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     wait_for_primary();
     start_dependents();
     if (warp < 4) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        TAKE_FEW_REGISTERS();
         if (warp == 0) copy_tiles(&w, base, rank, first, num_clusters, elect_one());
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        TAKE_MANY_REGISTERS();
         struct worker me = {{0, 0},
                             base,
                             base + STAGING_AT + (warp - 4) * STAGING_BYTES,
@@ -253,8 +253,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                             0};
         multiply_tiles(&w, &me, first, num_clusters);
     }
-    if (cluster > 1) { // the other block's copies and arrivals may still be on their way here
-        __syncwarp();
-        cluster_barrier();
-    }
+    leave_cluster(cluster);
 }

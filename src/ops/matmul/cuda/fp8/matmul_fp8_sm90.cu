@@ -195,14 +195,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     wait_for_primary();
     start_dependents();
     if (warp < 4) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        TAKE_FEW_REGISTERS();
         if (warp == 0) copy_tiles(&w, base, rank, cluster);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        TAKE_MANY_REGISTERS();
         multiply_tiles(&w, base, warp - 4, rank, cluster);
     }
-    if (cluster > 1) { // the other block's copies and arrivals may still be on their way here
-        __syncwarp();
-        cluster_barrier();
-    }
+    leave_cluster(cluster);
 }

@@ -360,10 +360,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const unsigned num_tiles =
         rows * (unsigned)w.matmul.tiles_n * (A_IS_MN ? (unsigned)w.matmul.num_batches : 1);
     if (warp < 4) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        TAKE_FEW_REGISTERS();
         if (warp == 0) copy_tiles(&w, base, rows, num_tiles);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        TAKE_MANY_REGISTERS();
         multiply_tiles(&w, base, warp - 4, rows, num_tiles);
     }
 }
