@@ -15,15 +15,11 @@ struct buffers {
 static struct buffers host, batch, *device;
 static tsr_context *ctx;
 
-static tsr_tensor on_device(tsr_tensor t) {
-    t.device = (tsr_device){TSR_CUDA, 0};
-    return t;
-}
 static tsr_tensor at(uint16_t *buffer, int64_t first, int rows, int cols) {
-    return on_device(TSR_TENSOR(buffer + first, TSR_BF16, rows, cols));
+    return on_cuda(TSR_TENSOR(buffer + first, TSR_BF16, rows, cols));
 }
 
-#define OF_ROWS(name, dtype) on_device(TSR_TENSOR(device->name, dtype, rows))
+#define OF_ROWS(name, dtype) on_cuda(TSR_TENSOR(device->name, dtype, rows))
 
 // dloss is what the loss is: any numbers will do.
 static void run(bool is_in_place, bool has_lse, int64_t first, int64_t to, int rows, int cols) {
@@ -46,20 +42,15 @@ static void run(bool is_in_place, bool has_lse, int64_t first, int64_t to, int r
     assert_ok(tsr_context_synchronize(ctx));
 }
 
-static uint16_t bf16(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return (uint16_t)(bits >> 16);
-}
-
 static void check(bool is_in_place, int cols) {
     static struct buffers inputs;
     uint64_t random = (uint64_t)cols;
     memset(&host, GUARD, sizeof host);
-    for (int64_t i = 0; i < (int64_t)ROWS * cols; i++) host.x[i] = bf16(test_float(&random));
+    for (int64_t i = 0; i < (int64_t)ROWS * cols; i++) host.x[i] = test_bf16(test_float(&random));
     for (int row = 0; row < ROWS; row++) {
         host.targets[row] = row == 5 ? -100 : row * 7 % cols;
-        if (row % 3 == 0) host.x[(int64_t)row * cols + row * 7 % cols] = bf16(40); // nearly sure
+        if (row % 3 == 0)
+            host.x[(int64_t)row * cols + row * 7 % cols] = test_bf16(40); // nearly sure
     }
     inputs = host;
     run(is_in_place, false, 0, 0, ROWS, cols);

@@ -15,11 +15,7 @@ struct job {
     void *x, *y, *rstd, *dweight; // on the device
 };
 
-static tsr_tensor on_gpu(tsr_tensor t) {
-    t.device = (tsr_device){TSR_CUDA, 0};
-    return t;
-}
-#define GPU(data, ...) on_gpu(TSR_TENSOR(data, TSR_F32, __VA_ARGS__))
+#define GPU(data, ...) on_cuda(TSR_TENSOR(data, TSR_F32, __VA_ARGS__))
 
 static int setup(void **state) {
     static struct job job;

@@ -32,11 +32,7 @@ static void get(void *to, const void *from, size_t bytes) {
     assert_ok(tsr_context_synchronize(ctx));
 }
 
-static tsr_tensor on_gpu(tsr_tensor t) {
-    t.device = (tsr_device){TSR_CUDA, 0};
-    return t;
-}
-#define GPU(data, dtype, ...) on_gpu(TSR_TENSOR(data, dtype, __VA_ARGS__))
+#define GPU(data, dtype, ...) on_cuda(TSR_TENSOR(data, dtype, __VA_ARGS__))
 
 static int setup(void **state) {
     (void)state;

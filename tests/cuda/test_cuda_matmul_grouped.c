@@ -47,11 +47,7 @@ static void put(void *to, const void *from, size_t bytes) {
     assert_ok(tsr_memory_copy(ctx, to, from, bytes));
 }
 
-static tsr_tensor on_gpu(tsr_tensor t) {
-    t.device = (tsr_device){TSR_CUDA, 0};
-    return t;
-}
-#define GPU(data, dtype, ...) on_gpu(TSR_TENSOR(data, dtype, __VA_ARGS__))
+#define GPU(data, dtype, ...) on_cuda(TSR_TENSOR(data, dtype, __VA_ARGS__))
 
 // Rows outside [first, end) are NaN.
 static void put_values(int64_t first, int64_t end) {

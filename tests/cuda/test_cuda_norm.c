@@ -15,16 +15,12 @@ struct buffers {
 static struct buffers host, batch, *device;
 static tsr_context *ctx;
 
-static tsr_tensor on_device(tsr_tensor t) {
-    t.device = (tsr_device){TSR_CUDA, 0};
-    return t;
-}
 static tsr_tensor at(uint16_t *buffer, int64_t first, int rows, int cols) {
-    return on_device(TSR_TENSOR(buffer + first, TSR_BF16, rows, cols));
+    return on_cuda(TSR_TENSOR(buffer + first, TSR_BF16, rows, cols));
 }
 
-#define COLUMNS(name, dtype) on_device(TSR_TENSOR(device->name, dtype, cols))
-#define STATISTIC(name) on_device(TSR_TENSOR(device->name, TSR_F32, rows))
+#define COLUMNS(name, dtype) on_cuda(TSR_TENSOR(device->name, dtype, cols))
+#define STATISTIC(name) on_cuda(TSR_TENSOR(device->name, TSR_F32, rows))
 
 // x and other begin at element `first`, outputs at element `to`.
 static void run(bool is_backward, bool has_residual, int64_t first, int64_t to, int rows,
@@ -52,23 +48,16 @@ static void run(bool is_backward, bool has_residual, int64_t first, int64_t to, 
     assert_ok(tsr_context_synchronize(ctx));
 }
 
-static uint16_t bf16(uint64_t *random) {
-    const float x = test_float(random);
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return (uint16_t)(bits >> 16);
-}
-
 static void check(bool is_backward, bool has_residual, int rows, int cols) {
     uint64_t random = (uint64_t)cols;
     memset(&host, GUARD, sizeof host);
     for (int64_t i = 0; i < (int64_t)rows * cols; i++) {
-        host.x[i] = bf16(&random);
-        host.other[i] = bf16(&random);
+        host.x[i] = test_bf16(test_float(&random));
+        host.other[i] = test_bf16(test_float(&random));
     }
     for (int c = 0; c < cols; c++) {
-        host.weight[c] = bf16(&random);
-        host.bias[c] = bf16(&random);
+        host.weight[c] = test_bf16(test_float(&random));
+        host.bias[c] = test_bf16(test_float(&random));
     }
     for (int row = 0; is_backward && row < rows; row++) {
         host.mean[row] = 0.01f * (float)row;

@@ -16,9 +16,7 @@ static struct buffers host, batch, *device;
 static tsr_context *ctx;
 
 static tsr_tensor at(float *buffer, int64_t first, int rows, int cols) {
-    tsr_tensor t = TSR_TENSOR(buffer + first, TSR_F32, rows, cols);
-    t.device = (tsr_device){TSR_CUDA, 0};
-    return t;
+    return on_cuda(TSR_TENSOR(buffer + first, TSR_F32, rows, cols));
 }
 
 // Rows at element `first` of x, dy and y.
@@ -74,17 +72,8 @@ static void a_row_has_its_bits_anywhere(void **state) {
 
 // ---- 16 bits --------------------------------------------------------------------------------------
 
-static float of_bf16(uint16_t bits) {
-    const uint32_t wide = (uint32_t)bits << 16;
-    float x;
-    memcpy(&x, &wide, sizeof x);
-    return x;
-}
-
 static tsr_tensor halves_at(float *buffer, int first, int cols) {
-    tsr_tensor t = TSR_TENSOR((uint16_t *)buffer + first, TSR_BF16, 1, cols);
-    t.device = (tsr_device){TSR_CUDA, 0};
-    return t;
+    return on_cuda(TSR_TENSOR((uint16_t *)buffer + first, TSR_BF16, 1, cols));
 }
 
 // One row at element `first` of x, to element `to` of y, compared with sums of doubles.
@@ -94,13 +83,10 @@ static void check_halves(const char *variant, int cols, int first, int to) {
     double sum = 0, most = -1e9;
     memset(&host, 0x42, sizeof host); // what is beside the row is larger than it
     for (int i = 0; i < cols; i++) {
-        const float drawn = test_float(&random);
-        uint32_t bits;
-        memcpy(&bits, &drawn, sizeof bits);
-        x[i] = (uint16_t)(bits >> 16);
-        most = fmax(most, (double)of_bf16(x[i]));
+        x[i] = test_bf16(test_float(&random));
+        most = fmax(most, (double)test_of_bf16(x[i]));
     }
-    for (int i = 0; i < cols; i++) sum += exp((double)of_bf16(x[i]) - most);
+    for (int i = 0; i < cols; i++) sum += exp((double)test_of_bf16(x[i]) - most);
     assert_ok(tsr_memory_copy(ctx, device, &host, sizeof host));
     assert_ok(tsr_softmax_forward(
         ctx, &TSR_SOFTMAX_FORWARD_ARGS(.variant = variant, .x = halves_at(device->x, first, cols),
@@ -108,11 +94,11 @@ static void check_halves(const char *variant, int cols, int first, int to) {
     assert_ok(tsr_memory_copy(ctx, &host, device, sizeof host));
     assert_ok(tsr_context_synchronize(ctx));
     for (int i = 0; i < cols; i++) {
-        const double want = exp((double)of_bf16(x[i]) - most) / sum;
-        if (!(fabs((double)of_bf16(y[i]) - want) <= want * 0x1.02p-8))
+        const double want = exp((double)test_of_bf16(x[i]) - most) / sum;
+        if (!(fabs((double)test_of_bf16(y[i]) - want) <= want * 0x1.02p-8))
             fail_msg("%s, %d columns from element %d to %d: y[%d] is %g, expected %g",
                      variant != NULL ? variant : "the choice", cols, first, to, i,
-                     (double)of_bf16(y[i]), want);
+                     (double)test_of_bf16(y[i]), want);
     }
     assert_int_equal(y[cols], 0x4242);
     if (to > 0) assert_int_equal(y[-1], 0x4242);

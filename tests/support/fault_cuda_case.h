@@ -10,7 +10,7 @@
 #include "fault_case.h"
 
 static char folder[] = "/tmp/tsr_faults_XXXXXX";
-static const tsr_device on_cuda = {TSR_CUDA, 0};
+static const tsr_device cuda_0 = {TSR_CUDA, 0};
 static tsr_context *ctx;
 static void *stream;
 
@@ -31,7 +31,7 @@ static inline void clear_cache(void) {
 
 static inline void make_context(void *arg) {
     (void)arg;
-    assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = on_cuda), &ctx));
+    assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = cuda_0), &ctx));
     assert_ok(tsr_stream_create(ctx, &stream));
     assert_ok(tsr_context_set_stream(ctx, stream));
 }

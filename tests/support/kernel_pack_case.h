@@ -64,11 +64,6 @@ static inline int teardown_pack(void **state) {
     return system(command);
 }
 
-static inline tsr_tensor on_cuda(tsr_tensor t) {
-    t.device = (tsr_device){TSR_CUDA, 0};
-    return t;
-}
-
 static inline tsr_context *cuda_context(void) {
     tsr_context *ctx;
     assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0}), &ctx));

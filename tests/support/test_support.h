@@ -66,6 +66,25 @@ static inline uint64_t test_bits(uint64_t *state) {
     return z ^ z >> 31;
 }
 
+// A tensor's view of memory on the first CUDA device.
+static inline tsr_tensor on_cuda(tsr_tensor t) {
+    t.device = (tsr_device){TSR_CUDA, 0};
+    return t;
+}
+
+// A float as bf16, cut off, and back.
+static inline uint16_t test_bf16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (uint16_t)(bits >> 16);
+}
+static inline float test_of_bf16(uint16_t half) {
+    const uint32_t bits = (uint32_t)half << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 static inline float test_float(uint64_t *state) { // [-4, 4)
     return (float)((double)(test_bits(state) >> 11) * 0x1p-50 - 4.0);
 }

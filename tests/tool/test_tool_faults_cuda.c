@@ -51,7 +51,7 @@ static void job_create(struct op_job *job, const struct op_spec *spec, tsr_dtype
     *job = (struct op_job){0};
     tool_case_create(&job->tc, &c, LAYOUT_CONTIGUOUS, &rng);
     job->c = job->tc.tensors.c;
-    for (int s = 0; s < SPEC_MAX_SLOTS; s++) job->c.tensor[s].device = on_cuda;
+    for (int s = 0; s < SPEC_MAX_SLOTS; s++) job->c.tensor[s].device = cuda_0;
 }
 
 // Finds a case that the variant serves, or returns false. Some cases have rows that are too long for one block, or
@@ -170,12 +170,12 @@ static int run_cold(int n, bool goes_on, int *num_refused) {
         tsr_device_info info = TSR_DEVICE_INFO;
         tsr_device_sensors sensors = TSR_DEVICE_SENSORS;
         fault_arm(n, goes_on);
-        tsr_status made = tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = on_cuda), &cold);
+        tsr_status made = tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = cuda_0), &cold);
         bool is_right = (made == TSR_OK) == (cold != NULL) &&
                         (made == TSR_OK || strstr(tsr_last_error(), "context_create") != NULL);
         if (made == TSR_OK) {
-            (void)tsr_device_info_get(on_cuda, &info);
-            (void)tsr_device_sensors_get(on_cuda, &sensors);
+            (void)tsr_device_info_get(cuda_0, &info);
+            (void)tsr_device_sensors_get(cuda_0, &sensors);
             tsr_status started = tsr_profile_start(cold);
             is_right &= started == TSR_OK || strstr(tsr_last_error(), "profile_start") != NULL;
             (void)tsr_profile_stop(cold, NULL, NULL, NULL);

@@ -8,7 +8,7 @@
 static tsr_status create_run(void *arg) {
     tsr_context *made = (tsr_context *)&fake;
     (void)arg;
-    tsr_status status = tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = on_cuda), &made);
+    tsr_status status = tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = cuda_0), &made);
     assert_true((status == TSR_OK) == (made != NULL));
     int armed = faults.fail_at; // destroy must enter the context, or objects leak
     faults.fail_at = 0;
@@ -106,9 +106,9 @@ static tsr_status device_run(void *arg) {
     tsr_device_info info = TSR_DEVICE_INFO;
     tsr_device_sensors sensors = TSR_DEVICE_SENSORS;
     (void)arg;
-    tsr_status status = tsr_device_info_get(on_cuda, &info);
+    tsr_status status = tsr_device_info_get(cuda_0, &info);
     assert_true((status == TSR_OK) == (info.num_sms == 4));
-    return status != TSR_OK ? status : tsr_device_sensors_get(on_cuda, &sensors);
+    return status != TSR_OK ? status : tsr_device_sensors_get(cuda_0, &sensors);
 }
 
 static tsr_status probe_run(void *arg) {
