@@ -39,6 +39,8 @@ enum {
 };
 const struct matmul_cuda_tile *matmul_cuda_tiles(enum matmul_cuda_kind kind, int *num_tiles);
 bool matmul_cuda_has_tile(enum matmul_cuda_kind kind, int tile, tsr_dtype dtype);
+// Columns of k that wgmma sums in one part for 16-bit operands and c of this dtype.
+int64_t matmul_cuda_most_of_sum(tsr_dtype c);
 // Whether registers suffice for a second set of accumulators of a swapped tile, which sums of fp8 in parts take.
 bool matmul_cuda_swapped_has_parts(const struct matmul_cuda_tile *tile);
 // Lines of a in a box of a swapped tile.

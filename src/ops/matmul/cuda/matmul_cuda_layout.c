@@ -118,6 +118,10 @@ bool matmul_cuda_has_tile(enum matmul_cuda_kind kind, int tile, tsr_dtype dtype)
     return kind != MATMUL_FMA || dtype == TSR_F32 || fma_tiles[tile].block_m < 128;
 }
 
+int64_t matmul_cuda_most_of_sum(tsr_dtype c) {
+    return c == TSR_F32 ? WGMMA_PROMOTE_F32 : c == TSR_BF16 ? WGMMA_PROMOTE_BF16 : WGMMA_PROMOTE;
+}
+
 bool matmul_cuda_swapped_has_parts(const struct matmul_cuda_tile *tile) {
     const int rows = tile->block_m;
     return tile->block_n == 128 && (rows <= 104 || MATMUL_SWAPPED_CHUNK(rows) < rows);
@@ -263,10 +267,8 @@ struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
         l.tiles_m = (p->m + p->num_batches * (block_m - 1)) / block_m;
         l.num_tiles = l.tiles_m * l.tiles_n;
     }
-    const int64_t most = kind != MATMUL_WGMMA     ? l.tile->promote
-                         : p->c.dtype == TSR_F32  ? WGMMA_PROMOTE_F32
-                         : p->c.dtype == TSR_BF16 ? WGMMA_PROMOTE_BF16
-                                                  : l.tile->promote;
+    const int64_t most =
+        kind == MATMUL_WGMMA ? matmul_cuda_most_of_sum(p->c.dtype) : l.tile->promote;
     const int64_t num_parts = tsri_ceil_div(tsri_min(p->k, l.k_of_split), most);
     l.has_sums = num_parts > 1;
     l.blocks_of_part =

@@ -15,9 +15,7 @@ enum {
     LEAST_ROWS = 16, // of a tile
     LEAST_K = 128,   // columns of k from which a separate split pays
     MAX_K = 1 << 28,
-    MOST_OF_SUM = 16384,      // columns of k that tensor cores sum for c in f16, as in cuda-wgmma
-    MOST_OF_SUM_BF16 = 65536, // and in bf16
-    MAX_SIZE = 1 << 30,       // of m and n, because coordinates are 32-bit
+    MAX_SIZE = 1 << 30, // of m and n, because coordinates are 32-bit
     MAX_BLOCKS = 1 << 30,
     FEW_ROWS = 256,
 };
@@ -73,9 +71,8 @@ static bool choice_of(const struct matmul_problem *p, const struct tsri_limits *
     // Under TSR_BATCH_INVARIANT, every number of rows adds in the same way.
     const bool adds_parts = p->c.dtype == TSR_F32 || !may_split;
     if (!matmul_split_has_parts(rows) &&
-        matmul_split_k_of_part(l) > (adds_parts               ? MATMUL_SPLIT_PROMOTE
-                                     : p->c.dtype == TSR_BF16 ? MOST_OF_SUM_BF16
-                                                              : MOST_OF_SUM))
+        matmul_split_k_of_part(l) >
+            (adds_parts ? MATMUL_SPLIT_PROMOTE : matmul_cuda_most_of_sum(p->c.dtype)))
         return true;
     if (l->shared_bytes <= MATMUL_SPLIT_MOST_BYTES)
         *ns = matmul_split_account(p, l, ways.b_is_mn, num_sms);
@@ -159,8 +156,9 @@ bool matmul_cuda_split_is_best(const struct matmul_problem *p, const struct tsri
     struct matmul_split_layout l = {0};
     const double b = matmul_split_bytes_of_b(p), plain = choose(p, limits, &l);
     const double ns = isfinite(plain) ? plain + matmul_split_account_end(p, &l) : plain;
-    const bool is_one = l.tiles_m == 1 && matmul_split_blocks_of_cluster(&l) <= 2; // reads b once
-    if (matmul_split_is_streamed(p, ways_of(p).b_is_mn) && isfinite(ns) && is_one) return true;
+    if (matmul_split_is_streamed(p, ways_of(p).b_is_mn) && isfinite(ns) &&
+        matmul_split_reads_b_once(&l))
+        return true;
     if (p->m > FEW_ROWS) return l.num_blocks <= limits->num_sms && ns < other;
     return ns < other ||
            (b > MATMUL_SPLIT_CACHE_BYTES &&

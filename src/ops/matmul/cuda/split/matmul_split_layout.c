@@ -231,11 +231,10 @@ enum { FEW_ROWS = 64, SOME_ROWS = MATMUL_SPLIT_SOME_ROWS };
 
 static double account_streamed(const struct matmul_problem *p, const struct matmul_split_layout *l,
                                int num_sms) {
-    // Larger clusters leave multiprocessors unused.
-    const bool is_apart = l->tiles_m > 1 || matmul_split_blocks_of_cluster(l) > 2;
-    if (p->m <= FEW_ROWS) return is_apart ? INFINITY : account_few(p, l, num_sms);
-    if (is_apart) return 2 * account_tiles(p, l, false, num_sms); // for what needs it
-    return account_some(p, l, num_sms);
+    const bool is_once = matmul_split_reads_b_once(l);
+    if (p->m <= FEW_ROWS) return is_once ? account_few(p, l, num_sms) : INFINITY;
+    // More rows may need what reads it several times.
+    return is_once ? account_some(p, l, num_sms) : 2 * account_tiles(p, l, false, num_sms);
 }
 
 bool matmul_split_is_streamed(const struct matmul_problem *p, bool b_is_mn) {

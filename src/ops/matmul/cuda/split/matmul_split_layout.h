@@ -36,6 +36,10 @@ struct matmul_split_layout {
 struct matmul_split_layout matmul_split_lay_out(const struct matmul_problem *p, bool b_is_mn,
                                                 int rows, int cols, int cluster, int num_sms);
 int matmul_split_blocks_of_cluster(const struct matmul_split_layout *l);
+// Whether b is read once, by clusters that leave no multiprocessor unused.
+static inline bool matmul_split_reads_b_once(const struct matmul_split_layout *l) {
+    return l->tiles_m == 1 && matmul_split_blocks_of_cluster(l) <= 2;
+}
 // Numbers of rows for which blocks that share copies are chosen, where tiles have even columns or other ones.
 static inline bool matmul_split_may_prefer_shared(int rows, bool is_even) {
     return is_even ? rows >= 64 && rows % 16 == 0 : rows == 48 || rows == 96 || rows == 112;
