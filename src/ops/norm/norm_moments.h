@@ -13,7 +13,7 @@
 #include <math.h>
 
 #include "cpu/simd_pairs.h"
-#include "ops/norm/norm_params.h"
+#include "ops/norm/cuda/norm_params.h"
 #include "ops/norm/norm_problem.h"
 
 enum { UNROLL = 4 }; // independent accumulators: add and FMA have a latency of four cycles

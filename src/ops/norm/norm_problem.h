@@ -156,13 +156,13 @@ tsr_status norm_unfused_backward_run(tsr_context *, const void *, const struct t
 bool norm_cuda_forward_fits(const void *, const struct tsri_limits *);
 bool norm_cuda_backward_fits(const void *, const struct tsri_limits *);
 bool norm_cuda_forward_clusters_fit(const void *, const struct tsri_limits *);
-bool norm_cuda_backward_clusters_fit(const void *, const struct tsri_limits *);
+bool norm_cuda_backward_stages_fit(const void *, const struct tsri_limits *);
 bool norm_cuda_fits(const void *, const struct tsri_limits *);
 void norm_cuda_plan_forward(const void *, const struct tsri_limits *, struct tsri_plan *);
 void norm_cuda_plan_forward_clusters(const void *, const struct tsri_limits *, struct tsri_plan *);
 void norm_cuda_plan_forward_stages(const void *, const struct tsri_limits *, struct tsri_plan *);
 void norm_cuda_plan_backward(const void *, const struct tsri_limits *, struct tsri_plan *);
-void norm_cuda_plan_backward_clusters(const void *, const struct tsri_limits *, struct tsri_plan *);
+void norm_cuda_plan_backward_stages(const void *, const struct tsri_limits *, struct tsri_plan *);
 void norm_cuda_plan_backward_sweeps(const void *, const struct tsri_limits *, struct tsri_plan *);
 tsr_status norm_cuda_forward_prepare(tsr_context *, const void *, const struct tsri_plan *);
 tsr_status norm_cuda_backward_prepare(tsr_context *, const void *, const struct tsri_plan *);

@@ -9,7 +9,7 @@
 #endif
 
 #include "cuda/device/reduce.cuh"
-#include "ops/norm/norm_params.h"
+#include "ops/norm/cuda/norm_params.h"
 #if IS_CLUSTER
 #include "cuda/device/cluster.cuh"
 #endif

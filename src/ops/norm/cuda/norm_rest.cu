@@ -7,8 +7,8 @@
 //     DTYPE (2: the tensors' dtype is known at run time)
 #define THREADS_PER_ROW 256
 #include "cuda/device/any_dtype.cuh"
-#include "ops/norm/norm_device.cuh"
-#include "ops/norm/norm_params.h"
+#include "ops/norm/cuda/norm_device.cuh"
+#include "ops/norm/cuda/norm_params.h"
 
 extern "C" __global__ void __launch_bounds__(THREADS_PER_ROW)
     norm_rest(const struct norm_backward_params p) {

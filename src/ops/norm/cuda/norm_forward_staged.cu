@@ -8,8 +8,8 @@
 // The host defines
 //     DTYPE, THREADS_PER_ROW
 #include "cuda/device/staged_rows.cuh"
-#include "ops/norm/norm_device.cuh"
-#include "ops/norm/norm_params.h"
+#include "ops/norm/cuda/norm_device.cuh"
+#include "ops/norm/cuda/norm_params.h"
 
 // The moments of the columns so far.
 struct totals {

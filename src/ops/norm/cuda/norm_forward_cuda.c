@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans and launches of the norms' forward on CUDA. Rows that fit are held in the registers of a block, wider ones in
 // those of a cluster of blocks (sm_90) or in shared memory.
-#include "ops/norm/norm_cuda.h"
+#include "ops/norm/cuda/norm_cuda.h"
 
 // A thread holds 64 bytes of a row, or up to 128 of a short fp32 row, so that 1024 or 640 threads run on a
 // multiprocessor. Rows of clusters and the widest fp32 rows, with 512 threads, use a queue of QUEUE_BYTES per thread.
@@ -16,12 +16,12 @@ static const struct tsri_cuda_width words_widths[] = {
     {256, 32},  {1024, 32}, {1536, 48}, {2048, 32},  {3072, 48},
     {4096, 32}, {6144, 48}, {8192, 32}, {12288, 48}, {16384, 32}};
 
-static const struct norm_kernel rows_kernel = {"ops/norm/norm_forward.cu", "norm_forward"},
-                                queue_kernel = {"ops/norm/norm_forward_queue.cu",
+static const struct norm_kernel rows_kernel = {"ops/norm/cuda/norm_forward.cu", "norm_forward"},
+                                queue_kernel = {"ops/norm/cuda/norm_forward_queue.cu",
                                                 "norm_forward_queue"},
-                                words_kernel = {"ops/norm/norm_forward_words.cu",
+                                words_kernel = {"ops/norm/cuda/norm_forward_words.cu",
                                                 "norm_forward_words"},
-                                staged_kernel = {"ops/norm/norm_forward_staged.cu",
+                                staged_kernel = {"ops/norm/cuda/norm_forward_staged.cu",
                                                  "norm_forward_staged"};
 
 // ---- Plans ------------------------------------------------------------------------------------
@@ -114,7 +114,11 @@ void norm_cuda_plan_forward(const void *problem, const struct tsri_limits *limit
 
 void norm_cuda_plan_forward_clusters(const void *problem, const struct tsri_limits *limits,
                                      struct tsri_plan *plan) {
-    norm_plan_clusters(problem, limits, NORM_MAX_THREADS, FLOATS, plan);
+    const struct norm_problem *p = problem;
+    int blocks = 2;
+    while (blocks * FLOATS * NORM_MAX_THREADS < p->cols) blocks *= 2;
+    norm_plan_clusters(p, limits, blocks, plan);
+    plan->block_n = FLOATS;
 }
 
 void norm_cuda_plan_forward_stages(const void *problem, const struct tsri_limits *limits,
@@ -218,7 +222,7 @@ bool norm_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program
         } else if (index < num_staged) {
             plan = tsri_cuda_staged_size(index - num_rows);
         } else {
-            plan = norm_cluster_plan(NORM_MAX_THREADS, FLOATS);
+            plan = norm_cluster_plan(FLOATS);
             in_words = index == num_staged + 1;
         }
         *program = program_of(&p, &plan, in_words);

@@ -5,7 +5,7 @@
 
 #include "context/cuda_rows.h"
 #include "cuda/device/row_queue_params.h"
-#include "ops/norm/norm_params.h"
+#include "ops/norm/cuda/norm_params.h"
 #include "ops/norm/norm_problem.h"
 
 enum { NORM_MAX_THREADS = 512 }; // per row; with more, each thread has too few registers
@@ -35,20 +35,18 @@ static inline bool norm_clusters_fit(const struct norm_problem *p, const struct 
            p->cols <= slab * NORM_MAX_CLUSTER;
 }
 
-// As many clusters as run at once, of blocks of so many threads; a multiprocessor has NORM_MAX_THREADS of them. A cluster lies
-// within a group of at most 18 multiprocessors (H100).
+// As many clusters of so many blocks, a power of two, as run at once; a multiprocessor has one block. Clusters lie within groups of
+// an even number of multiprocessors, at most 18 (H100).
 static inline void norm_plan_clusters(const struct norm_problem *p,
-                                      const struct tsri_limits *limits, int threads, int floats,
+                                      const struct tsri_limits *limits, int blocks,
                                       struct tsri_plan *plan) {
     enum { GROUP_OF_SMS = 18 };
-    plan->block_m = threads;
-    plan->block_n = floats;
-    plan->block_k = 2;
-    while (plan->block_k * floats * threads < p->cols) plan->block_k *= 2;
-    int64_t groups = tsri_max(limits->num_sms / GROUP_OF_SMS, 1);
-    int64_t blocks = limits->num_sms / groups * (NORM_MAX_THREADS / threads);
-    int64_t resident = groups * tsri_max(blocks / plan->block_k, 1);
-    plan->num_tasks = norm_even_blocks(p->rows, resident) * plan->block_k;
+    const int64_t groups = tsri_max(limits->num_sms / GROUP_OF_SMS, 1);
+    const int64_t resident = blocks == 2 ? limits->num_sms / 2
+                                         : groups * (limits->num_sms / groups / blocks);
+    plan->block_m = NORM_MAX_THREADS;
+    plan->block_k = blocks;
+    plan->num_tasks = norm_even_blocks(p->rows, tsri_max(resident, 1)) * blocks;
 }
 
 static inline int norm_slab(const struct norm_problem *p, const struct tsri_plan *plan) {
@@ -70,8 +68,8 @@ static inline struct tsri_cuda_program norm_program(const struct norm_kernel *ke
     return program;
 }
 
-static inline struct tsri_plan norm_cluster_plan(int threads, int floats) {
-    return (struct tsri_plan){.block_m = threads, .block_n = floats, .block_k = 2};
+static inline struct tsri_plan norm_cluster_plan(int floats) {
+    return (struct tsri_plan){.block_m = NORM_MAX_THREADS, .block_n = floats, .block_k = 2};
 }
 
 static inline bool norm_is_vector_aligned(const struct norm_vector *vector) {

@@ -8,7 +8,7 @@
 // The host defines
 //     DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD, IS_CLUSTER for rows of a cluster, IN_WORDS for rows that are not aligned
 #include "cuda/device/row_queue.cuh"
-#include "ops/norm/norm_moments.cuh"
+#include "ops/norm/cuda/norm_moments.cuh"
 
 // Where a row begins in each tensor. The residual is rare and not worth the registers.
 struct row_place {

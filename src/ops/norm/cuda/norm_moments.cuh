@@ -6,8 +6,8 @@
 #define TSRI_NORM_MOMENTS_CUH
 
 #include "cuda/device/rows.cuh"
-#include "ops/norm/norm_device.cuh"
-#include "ops/norm/norm_params.h"
+#include "ops/norm/cuda/norm_device.cuh"
+#include "ops/norm/cuda/norm_params.h"
 
 // Four chains, so that additions do not wait for each other.
 DEVICE float sum_of(const float x[FLOATS_PER_THREAD]) {

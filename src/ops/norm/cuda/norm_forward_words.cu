@@ -6,7 +6,7 @@
 // Figures: docs/kernels/norm.md.
 // The host defines
 //     DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD
-#include "ops/norm/norm_moments.cuh"
+#include "ops/norm/cuda/norm_moments.cuh"
 
 // Threads for which a multiprocessor has registers.
 #if DTYPE == DTYPE_F32

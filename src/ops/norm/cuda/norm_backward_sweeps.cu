@@ -6,8 +6,8 @@
 // The host defines
 //     DTYPE, THREADS_PER_ROW (512)
 #include "cuda/device/sweeps.cuh"
-#include "ops/norm/norm_device.cuh"
-#include "ops/norm/norm_params.h"
+#include "ops/norm/cuda/norm_device.cuh"
+#include "ops/norm/cuda/norm_params.h"
 
 // Loads h and g of a group of this row.
 DEVICE void load_h_and_g(float h[GROUP], float g[GROUP], const struct norm_backward_params *p,

@@ -6,7 +6,7 @@
 // The host defines
 //     DTYPE (2: the dtypes of dweight and dbias are known at run time)
 #include "cuda/device/any_dtype.cuh"
-#include "ops/norm/norm_params.h"
+#include "ops/norm/cuda/norm_params.h"
 
 extern "C" __global__ void __launch_bounds__(256) norm_reduce(const struct norm_reduce_params p) {
     __shared__ float sums[8][32];

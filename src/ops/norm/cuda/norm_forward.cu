@@ -7,7 +7,7 @@
 // Figures: docs/kernels/norm.md.
 // The host defines
 //     DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD
-#include "ops/norm/norm_moments.cuh"
+#include "ops/norm/cuda/norm_moments.cuh"
 
 #define FULL_COLS (THREADS_PER_ROW * FLOATS_PER_THREAD)
 #define HAS_FULL_FORM (THREADS_PER_ROW > 32 && FLOATS_PER_THREAD < 32)

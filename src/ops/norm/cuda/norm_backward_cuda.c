@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans and launches of the norms' backward on CUDA. Aligned rows that fit are held in the registers of a block, others in stages of
+// shared memory, wider ones in those of a cluster of blocks (sm_90); even wider ones are swept.
+#include "context/cuda_elements.h"
+#include "ops/norm/cuda/norm_cuda.h"
+
+// Each thread holds parts of two rows and of two rows of sums. A multiprocessor has registers for 512 such threads, all
+// in one block. With rows in stages, a thread holds two rows of sums and one of weights.
+enum { FLOATS = 16, THREADS = NORM_MAX_THREADS, SLAB = THREADS * FLOATS };
+enum { LEAST_STAGES = 3, MOST_STAGES = 6 };
+enum { MAX_STAGES = 4, STRIP = 128, OTHER_BYTES = 2048 }; // what the system and a kernel's own arrays take of shared memory
+
+static const struct norm_kernel rows_kernel = {"ops/norm/cuda/norm_backward.cu", "norm_backward"},
+                                staged_kernel = {"ops/norm/cuda/norm_backward_staged.cu",
+                                                 "norm_backward_staged"},
+                                sweeps_kernel = {"ops/norm/cuda/norm_backward_sweeps.cu",
+                                                 "norm_backward_sweeps"},
+                                rest_kernel = {"ops/norm/cuda/norm_rest.cu", "norm_rest"},
+                                columns_kernel = {"ops/norm/cuda/norm_columns.cu", "norm_columns"},
+                                reduce_kernel = {"ops/norm/cuda/norm_reduce.cu", "norm_reduce"};
+
+// ---- Plans ------------------------------------------------------------------------------------
+
+static bool wants_sums(const struct norm_problem *p) {
+    return p->dweight.data != NULL || p->dbias.data != NULL;
+}
+
+static void plan_sums(const struct norm_problem *p, int64_t groups, struct tsri_plan *plan) {
+    if (wants_sums(p)) plan->workspace_bytes = (size_t)(2 * groups * p->cols) * sizeof(float);
+}
+
+static int num_tensors(const struct norm_problem *p) {
+    return p->dresidual_out.data != NULL ? 3 : 2;
+}
+
+// Rows that move in groups of 16 bytes wherever the tensors lie.
+bool norm_cuda_backward_fits(const void *problem, const struct tsri_limits *limits) {
+    const struct norm_problem *p = problem;
+    return norm_cuda_fits(p, limits) && p->cols <= SLAB &&
+           p->cols * (int64_t)tsr_dtype_bytes(p->dtype) % 16 == 0;
+}
+
+// ---- Stages -----------------------------------------------------------------------------------
+
+static const int staged_sizes[] = {8, 32, 64, 128, 256, THREADS}; // threads of a row
+enum { NUM_STAGED = TSRI_COUNT(staged_sizes) };
+
+static int staged_floats(tsr_dtype dtype) { return dtype == TSR_F32 ? 16 : 24; } // of a thread
+
+// A row's bytes in its stage, wherever it begins: an odd one ends with a whole word.
+static int stage_bytes(const struct norm_problem *p, int64_t cols) {
+    const int64_t bytes = (int64_t)tsr_dtype_bytes(p->dtype);
+    return (int)tsri_round_up((size_t)((cols + cols % 2) * bytes + 16 - bytes), 16);
+}
+
+static int64_t stages_that_fit(const struct norm_problem *p, const struct tsri_limits *limits,
+                               int threads, int64_t cols) {
+    const int64_t bytes = (int64_t)(THREADS / threads) * num_tensors(p) * stage_bytes(p, cols);
+    return tsri_min((limits->shared_bytes_per_block - OTHER_BYTES) / bytes, MOST_STAGES);
+}
+
+// The fewest threads whose registers hold a row's sums, with enough stages in a block; 0: there are none.
+static int staged_threads(const struct norm_problem *p, const struct tsri_limits *limits,
+                          int64_t cols) {
+    for (int i = 0; i < NUM_STAGED; i++)
+        if (cols <= (int64_t)staged_sizes[i] * staged_floats(p->dtype) &&
+            stages_that_fit(p, limits, staged_sizes[i], cols) >= LEAST_STAGES)
+            return staged_sizes[i];
+    return 0;
+}
+
+static int64_t slab_of(const struct norm_problem *p, int64_t blocks) {
+    return (int64_t)tsri_round_up((size_t)tsri_ceil_div(p->cols, blocks), 8);
+}
+
+// The blocks that share a row: the fewest that hold it; 0: there are none.
+static int staged_blocks(const struct norm_problem *p, const struct tsri_limits *limits) {
+    if (staged_threads(p, limits, p->cols) > 0) return 1;
+    if (limits->cuda_arch < 90) return 0;
+    for (int blocks = 2; blocks <= NORM_MAX_CLUSTER; blocks *= 2)
+        if (staged_threads(p, limits, slab_of(p, blocks)) > 0) return blocks;
+    return 0;
+}
+
+bool norm_cuda_backward_stages_fit(const void *problem, const struct tsri_limits *limits) {
+    return norm_cuda_fits(problem, limits) && staged_blocks(problem, limits) > 0;
+}
+
+void norm_cuda_plan_backward_stages(const void *problem, const struct tsri_limits *limits,
+                                    struct tsri_plan *plan) {
+    const struct norm_problem *p = problem;
+    const int blocks = staged_blocks(p, limits);
+    if (blocks > 1) {
+        norm_plan_clusters(p, limits, blocks, plan);
+    } else {
+        plan->block_m = staged_threads(p, limits, p->cols);
+        plan->block_k = 1;
+        plan->grain = THREADS / plan->block_m;
+        plan->num_tasks = norm_even_blocks(tsri_ceil_div(p->rows, plan->grain), limits->num_sms);
+    }
+    plan->block_n = staged_floats(p->dtype);
+    plan_sums(p, plan->num_tasks / plan->block_k, plan);
+}
+
+// block_k: groups of rows for the sums, enough that the strips of 128 columns fill the card eight times.
+void norm_cuda_plan_backward_sweeps(const void *problem, const struct tsri_limits *limits,
+                                    struct tsri_plan *plan) {
+    const struct norm_problem *p = problem;
+    tsri_plan_cuda_sweeps(plan, p->rows);
+    int64_t strips = tsri_max(tsri_ceil_div(p->cols, STRIP), 1);
+    int64_t groups = tsri_ceil_div((int64_t)limits->num_sms * 8, strips);
+    plan->block_k = wants_sums(p) ? tsri_min(groups, p->rows) : 0;
+    plan_sums(p, plan->block_k, plan);
+    if (!p->is_rmsnorm) plan->workspace_bytes += (size_t)p->rows * sizeof(float); // after the sums
+}
+
+// ---- Rows in registers -------------------------------------------------------------------------
+
+// For tensors whose rows do not move in groups of 16 bytes.
+static void plan_anywhere(const struct norm_problem *p, const struct tsri_limits *limits,
+                          struct tsri_plan *plan) {
+    if (norm_cuda_backward_stages_fit(p, limits))
+        norm_cuda_plan_backward_stages(p, limits, plan);
+    else
+        norm_cuda_plan_backward_sweeps(p, limits, plan);
+}
+
+// As many blocks as run at once, one per multiprocessor, each with its own sums. Their number must not depend on the
+// batch. The workspace serves tensors at other addresses, too.
+void norm_cuda_plan_backward(const void *problem, const struct tsri_limits *limits,
+                             struct tsri_plan *plan) {
+    const struct norm_problem *p = problem;
+    struct tsri_plan other = {0};
+    tsri_plan_cuda_rows(plan, p->rows, p->cols, FLOATS);
+    plan->grain = THREADS / plan->block_m;
+    plan->num_tasks = norm_even_blocks(tsri_ceil_div(p->rows, plan->grain), limits->num_sms);
+    plan_sums(p, plan->num_tasks, plan);
+    plan_anywhere(p, limits, &other);
+    if (other.workspace_bytes > plan->workspace_bytes) plan->workspace_bytes = other.workspace_bytes;
+}
+
+// ---- Programs ---------------------------------------------------------------------------------
+
+static bool is_sweeping(const struct tsri_plan *plan) { return plan->block_n == 0; }
+static bool is_staged(const struct tsri_plan *plan) {
+    return plan->block_n > 0 && plan->block_k > 0;
+}
+
+static const char *name_of(const struct norm_problem *p) {
+    return p->is_rmsnorm ? "rmsnorm_backward" : "layernorm_backward";
+}
+
+static bool is_aligned(const struct norm_problem *p) {
+    const struct tsri_rows *const rows[] = {&p->x, &p->dy, &p->dresidual_out, &p->dx};
+    return norm_are_aligned(rows, TSRI_COUNT(rows)) && norm_is_vector_aligned(&p->weight);
+}
+
+// The plan for the tensors' addresses, which may differ from those that the plan was made for.
+static struct tsri_plan plan_here(tsr_context *ctx, const struct norm_problem *p,
+                                  const struct tsri_plan *plan) {
+    struct tsri_plan other = *plan;
+    if (is_sweeping(plan) || is_staged(plan) || is_aligned(p)) return other;
+    other = (struct tsri_plan){0};
+    plan_anywhere(p, tsri_context_limits(ctx), &other);
+    return other;
+}
+
+static struct tsri_cuda_program main_program(const struct norm_problem *p,
+                                             const struct tsri_plan *plan) {
+    const struct norm_kernel *kernel = is_sweeping(plan) ? &sweeps_kernel
+                                       : is_staged(plan) ? &staged_kernel
+                                                         : &rows_kernel;
+    return norm_program(kernel, p, plan, false);
+}
+
+// These kernels serve all dtypes.
+static struct tsri_cuda_program sums_program(const struct norm_kernel *kernel) {
+    return tsri_cuda_dtype_program(kernel->source, kernel->entry, TSR_F32);
+}
+
+tsr_status norm_cuda_backward_prepare(tsr_context *ctx, const void *problem,
+                                      const struct tsri_plan *plan) {
+    const struct norm_problem *p = problem;
+    const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
+    const struct tsri_plan here = plan_here(ctx, p, plan);
+    const struct tsri_cuda_program of_rows = main_program(p, &here),
+                                   of_columns = sums_program(&columns_kernel),
+                                   of_reduce = sums_program(&reduce_kernel);
+    const struct tsri_cuda_program of_rest = sums_program(&rest_kernel);
+    TSRI_TRY(tsri_cuda_prepare(name_of(p), queue, &of_rows));
+    if (is_sweeping(&here) && !p->is_rmsnorm)
+        TSRI_TRY(tsri_cuda_prepare(name_of(p), queue, &of_rest));
+    if (!wants_sums(p)) return TSR_OK;
+    if (is_sweeping(&here)) TSRI_TRY(tsri_cuda_prepare(name_of(p), queue, &of_columns));
+    return tsri_cuda_prepare(name_of(p), queue, &of_reduce);
+}
+
+// ---- Launches ---------------------------------------------------------------------------------
+
+static tsr_status launch(tsr_context *ctx, const struct norm_problem *p,
+                         const struct norm_kernel *kernel, int64_t num_blocks, int num_threads,
+                         const void *params) {
+    const struct tsri_cuda_program program = sums_program(kernel);
+    const struct tsri_cuda_launch launch = {.num_blocks = num_blocks,
+                                            .num_threads = num_threads,
+                                            .is_early = kernel == &reduce_kernel,
+                                            .params = params};
+    return tsri_cuda_launch(name_of(p), tsri_context_queue(ctx), &program, &launch);
+}
+
+// Processes the rows in blocks with a queue each, whose memory then serves to add the sums.
+static tsr_status run_rows(tsr_context *ctx, const struct norm_problem *p,
+                           const struct tsri_plan *plan, struct norm_backward_params *params) {
+    const int stage = num_tensors(p) * (THREADS * FLOATS * (int)tsr_dtype_bytes(p->dtype) +
+                                        ROW_QUEUE_ENDS * (int)sizeof(uint32_t));
+    const int64_t room = tsri_context_limits(ctx)->shared_bytes_per_block - OTHER_BYTES;
+    params->stages = (int)tsri_max(tsri_min(room / stage, MAX_STAGES), 1);
+    const struct tsri_cuda_program program = main_program(p, plan);
+    const struct tsri_cuda_launch launch = {
+        .num_blocks = plan->num_tasks,
+        .num_threads = THREADS,
+        .shared_bytes = params->stages * stage,
+        .is_early = true,
+        .params = params,
+    };
+    return tsri_cuda_launch(name_of(p), tsri_context_queue(ctx), &program, &launch);
+}
+
+// The stages' memory serves to add the sums, too, of half of a block's rows at a time.
+static tsr_status run_stages(tsr_context *ctx, const struct norm_problem *p,
+                             const struct tsri_plan *plan, struct norm_backward_params *params) {
+    const int threads = (int)plan->block_m;
+    const int64_t slab = plan->block_k > 1 ? slab_of(p, plan->block_k) : p->cols;
+    params->slab = (int)slab;
+    params->num_tensors = num_tensors(p);
+    params->stage_bytes = stage_bytes(p, slab);
+    params->stages = (int)stages_that_fit(p, tsri_context_limits(ctx), threads, slab);
+    const int of_stages =
+        THREADS / threads * params->stages * params->num_tensors * params->stage_bytes;
+    const int of_sums = THREADS / 2 * (int)plan->block_n * (int)sizeof(float);
+    const struct tsri_cuda_program program = main_program(p, plan);
+    const struct tsri_cuda_launch launch = {
+        .num_blocks = plan->num_tasks,
+        .num_threads = THREADS,
+        .shared_bytes = of_stages > of_sums ? of_stages : of_sums,
+        .cluster_blocks = norm_is_cluster(plan) ? (int)plan->block_k : 0,
+        .is_early = true,
+        .params = params,
+    };
+    return tsri_cuda_launch(name_of(p), tsri_context_queue(ctx), &program, &launch);
+}
+
+// The sums over rows come first, because dx may overwrite x or dy.
+static tsr_status run_sweeps(tsr_context *ctx, const struct norm_problem *p,
+                             const struct tsri_plan *plan,
+                             const struct norm_backward_params *params) {
+    enum { THREADS_OF_REST = 256 };
+    const struct tsri_cuda_program program = main_program(p, plan);
+    int64_t strips = tsri_ceil_div(p->cols, STRIP);
+    if (params->rest != NULL)
+        TSRI_TRY(
+            launch(ctx, p, &rest_kernel, tsri_min(p->rows, INT32_MAX), THREADS_OF_REST, params));
+    if (params->partial != NULL)
+        TSRI_TRY(launch(ctx, p, &columns_kernel, plan->block_k * strips, STRIP, params));
+    return tsri_cuda_rows_launch(ctx, name_of(p), plan, &program, 0, params);
+}
+
+static tsr_status run_reduce(tsr_context *ctx, const struct norm_problem *p, const float *partial,
+                             int64_t groups) {
+    enum { STRIP_OF_REDUCE = 32, THREADS_OF_REDUCE = 256 };
+    const struct norm_reduce_params params = {
+        .partial = partial,
+        .dweight = p->dweight.data,
+        .dbias = p->dbias.data,
+        .blocks = (int)groups,
+        .cols = (int)p->cols,
+        .dweight_dtype = (int)p->dweight.dtype,
+        .dbias_dtype = (int)p->dbias.dtype,
+    };
+    return launch(ctx, p, &reduce_kernel, 2 * tsri_ceil_div(p->cols, STRIP_OF_REDUCE),
+                  THREADS_OF_REDUCE, &params);
+}
+
+tsr_status norm_cuda_backward_run(tsr_context *ctx, const void *problem,
+                                  const struct tsri_plan *of_call, void *workspace) {
+    const struct norm_problem *p = problem;
+    const struct tsri_plan here = plan_here(ctx, p, of_call), *plan = &here;
+    if (p->cols == 0) return TSR_OK;
+    const int64_t groups = is_sweeping(plan) ? plan->block_k
+                           : is_staged(plan) ? plan->num_tasks / plan->block_k
+                                             : plan->num_tasks;
+    struct norm_backward_params params = {
+        .x = p->x.data,
+        .dy = p->dy.data,
+        .dresidual_out = p->dresidual_out.data,
+        .weight = p->weight.data,
+        .mean = p->mean.data,
+        .rstd = p->rstd.data,
+        .dx = p->dx.data,
+        .partial = wants_sums(p) ? workspace : NULL,
+        .x_stride = p->x.stride,
+        .dy_stride = p->dy.stride,
+        .dresidual_out_stride = p->dresidual_out.stride,
+        .dx_stride = p->dx.stride,
+        .rows = p->rows,
+        .cols = (int)p->cols,
+        .dtype = (int)p->dtype,
+        .is_rmsnorm = p->is_rmsnorm,
+        .weight_is_f32 = p->weight.dtype == TSR_F32,
+        .is_aligned = is_aligned(p),
+    };
+    if (is_sweeping(plan) && !p->is_rmsnorm)
+        params.rest = (float *)workspace + (wants_sums(p) ? 2 * groups * p->cols : 0);
+    if (p->rows > 0)
+        TSRI_TRY((is_sweeping(plan) ? run_sweeps(ctx, p, plan, &params)
+                  : is_staged(plan) ? run_stages(ctx, p, plan, &params)
+                                    : run_rows(ctx, p, plan, &params)));
+    if (!wants_sums(p)) return TSR_OK;
+    return run_reduce(ctx, p, workspace, groups);
+}
+
+// ---- The standard set ---------------------------------------------------------------------------
+// layernorm lists these kernels for rmsnorm too.
+
+// Of each dtype stages of each number of threads, and of clusters; then aligned rows and the sweeps.
+static bool rows_program(int index, int cuda_arch, struct tsri_cuda_program *program) {
+    const struct tsri_cuda_rows_list list = {rows_kernel.source,   rows_kernel.entry,
+                                             FLOATS,               THREADS,
+                                             sweeps_kernel.source, sweeps_kernel.entry,
+                                             .are_sweeps_rare = true}; // stages serve most rows
+    const int of_dtype = NUM_STAGED + (cuda_arch >= 90);
+    const int num_staged = of_dtype * TSRI_NUM_CUDA_DTYPES;
+    if (index >= num_staged) return tsri_cuda_rows_kernel(&list, index - num_staged, program);
+    const struct norm_problem p = {.dtype = tsri_cuda_dtypes[index / of_dtype]};
+    const int size = index % of_dtype;
+    const struct tsri_plan plan = {
+        .block_m = size < NUM_STAGED ? staged_sizes[size] : THREADS,
+        .block_n = staged_floats(p.dtype),
+        .block_k = size < NUM_STAGED ? 1 : 2,
+    };
+    *program = main_program(&p, &plan);
+    program->is_rare = p.dtype != TSR_BF16;
+    return true;
+}
+
+bool norm_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
+    static const struct norm_kernel *const others[] = {&columns_kernel, &reduce_kernel,
+                                                       &rest_kernel};
+    enum { NUM_OTHERS = TSRI_COUNT(others) };
+    if (index >= NUM_OTHERS) return rows_program(index - NUM_OTHERS, cuda_arch, program);
+    *program = sums_program(others[index]);
+    return true;
+}
