@@ -98,8 +98,8 @@ DEVICE void go_over_rows(const struct norm_backward_params p, struct row_sums su
         int is_there = ROWS_PER_BLOCK == 1 || at.row < p.rows, cols = is_there ? p.cols : 0;
         float h[FLOATS_PER_THREAD], g[FLOATS_PER_THREAD];
         queue_wait(&queue);
-        queue_take(h, &queue, 0, p.x, at.x, is_there);
-        queue_take(g, &queue, 1, p.dy, at.dy, is_there);
+        queue_take(h, &queue, 0, is_there);
+        queue_take(g, &queue, 1, is_there);
         NOT_ALL_AT_ONCE;
         if (p.dresidual_out == 0) ask_for_row(&queue, &p, at, &lead);
         float this_rstd = rstd, sum_g = 0, sum_gh = 0;
@@ -133,7 +133,7 @@ DEVICE void go_over_rows(const struct norm_backward_params p, struct row_sums su
         float of_h = -this_rstd * mean_gh, shift = -this_rstd * mean_g;
         EACH_FLOAT(e) h[e] = fmaf(h[e], of_h, fmaf(g[e], this_rstd, shift));
         if (p.dresidual_out != 0) { // loaded late, to save registers
-            queue_take(g, &queue, 2, p.dresidual_out, at.row * p.dresidual_out_stride, is_there);
+            queue_take(g, &queue, 2, is_there);
             ask_for_row(&queue, &p, at, &lead);
             EACH_FLOAT(e) h[e] += g[e];
         }

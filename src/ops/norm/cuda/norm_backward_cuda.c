@@ -7,12 +7,12 @@
 // Each thread holds parts of two rows and of two rows of sums. A multiprocessor has registers for 512 such threads, all
 // in one block. With rows in stages, a thread holds two rows of sums and one of weights.
 enum { FLOATS = 16, THREADS = NORM_MAX_THREADS, SLAB = THREADS * FLOATS };
-enum { LEAST_STAGES = 3, MOST_STAGES = 6 };
+enum { LEAST_STAGES = 3 }; // of a ring: the row before, the row itself, the next row
 enum { MAX_STAGES = 4, STRIP = 128, OTHER_BYTES = 2048 }; // what the system and a kernel's own arrays take of shared memory
 
 static const struct norm_kernel rows_kernel = {"ops/norm/cuda/norm_backward.cu", "norm_backward"},
-                                staged_kernel = {"ops/norm/cuda/norm_backward_staged.cu",
-                                                 "norm_backward_staged"},
+                                ring_kernel = {"ops/norm/cuda/norm_backward_ring.cu",
+                                                 "norm_backward_ring"},
                                 sweeps_kernel = {"ops/norm/cuda/norm_backward_sweeps.cu",
                                                  "norm_backward_sweeps"},
                                 rest_kernel = {"ops/norm/cuda/norm_rest.cu", "norm_rest"},
@@ -42,64 +42,31 @@ bool norm_cuda_backward_fits(const void *problem, const struct tsri_limits *limi
 
 // ---- Stages -----------------------------------------------------------------------------------
 
-static const int staged_sizes[] = {8, 32, 64, 128, 256, THREADS}; // threads of a row
-enum { NUM_STAGED = TSRI_COUNT(staged_sizes) };
-
-static int staged_floats(tsr_dtype dtype) { return dtype == TSR_F32 ? 16 : 24; } // of a thread
-
-// A row's bytes in its stage, wherever it begins: an odd one ends with a whole word.
-static int stage_bytes(const struct norm_problem *p, int64_t cols) {
-    const int64_t bytes = (int64_t)tsr_dtype_bytes(p->dtype);
-    return (int)tsri_round_up((size_t)((cols + cols % 2) * bytes + 16 - bytes), 16);
-}
-
-static int64_t stages_that_fit(const struct norm_problem *p, const struct tsri_limits *limits,
-                               int threads, int64_t cols) {
-    const int64_t bytes = (int64_t)(THREADS / threads) * num_tensors(p) * stage_bytes(p, cols);
-    return tsri_min((limits->shared_bytes_per_block - OTHER_BYTES) / bytes, MOST_STAGES);
-}
-
-// The fewest threads whose registers hold a row's sums, with enough stages in a block; 0: there are none.
-static int staged_threads(const struct norm_problem *p, const struct tsri_limits *limits,
-                          int64_t cols) {
-    for (int i = 0; i < NUM_STAGED; i++)
-        if (cols <= (int64_t)staged_sizes[i] * staged_floats(p->dtype) &&
-            stages_that_fit(p, limits, staged_sizes[i], cols) >= LEAST_STAGES)
-            return staged_sizes[i];
-    return 0;
-}
-
-static int64_t slab_of(const struct norm_problem *p, int64_t blocks) {
-    return (int64_t)tsri_round_up((size_t)tsri_ceil_div(p->cols, blocks), 8);
-}
-
-// The blocks that share a row: the fewest that hold it; 0: there are none.
-static int staged_blocks(const struct norm_problem *p, const struct tsri_limits *limits) {
-    if (staged_threads(p, limits, p->cols) > 0) return 1;
-    if (limits->cuda_arch < 90) return 0;
-    for (int blocks = 2; blocks <= NORM_MAX_CLUSTER; blocks *= 2)
-        if (staged_threads(p, limits, slab_of(p, blocks)) > 0) return blocks;
+// The fewest blocks that hold a row, and their rings; 0: there are none.
+static int ring_blocks(const struct norm_problem *p, const struct tsri_limits *limits,
+                       struct norm_ring *ring) {
+    const int most = limits->cuda_arch >= 90 ? NORM_MAX_CLUSTER : 1;
+    for (int blocks = 1; blocks <= most; blocks *= 2) {
+        const int64_t cols = blocks > 1 ? norm_slab_of(p->cols, blocks) : p->cols;
+        if (norm_ring_fits(p->dtype, limits, cols, num_tensors(p), LEAST_STAGES, ring) &&
+            (blocks == 1 || ring->threads == THREADS))
+            return blocks;
+    }
     return 0;
 }
 
 bool norm_cuda_backward_stages_fit(const void *problem, const struct tsri_limits *limits) {
-    return norm_cuda_fits(problem, limits) && staged_blocks(problem, limits) > 0;
+    struct norm_ring ring;
+    return norm_cuda_fits(problem, limits) && ring_blocks(problem, limits, &ring) > 0;
 }
 
 void norm_cuda_plan_backward_stages(const void *problem, const struct tsri_limits *limits,
                                     struct tsri_plan *plan) {
     const struct norm_problem *p = problem;
-    const int blocks = staged_blocks(p, limits);
-    if (blocks > 1) {
-        norm_plan_clusters(p, limits, blocks, plan);
-    } else {
-        plan->block_m = staged_threads(p, limits, p->cols);
-        plan->block_k = 1;
-        plan->grain = THREADS / plan->block_m;
-        plan->num_tasks = norm_even_blocks(tsri_ceil_div(p->rows, plan->grain), limits->num_sms);
-    }
-    plan->block_n = staged_floats(p->dtype);
-    plan_sums(p, plan->num_tasks / plan->block_k, plan);
+    struct norm_ring ring;
+    const int blocks = ring_blocks(p, limits, &ring);
+    norm_plan_ring(p, limits, &ring, blocks, plan);
+    plan_sums(p, plan->num_tasks / blocks, plan);
 }
 
 // block_k: groups of rows for the sums, enough that the strips of 128 columns fill the card eight times.
@@ -168,9 +135,9 @@ static struct tsri_plan plan_here(tsr_context *ctx, const struct norm_problem *p
 static struct tsri_cuda_program main_program(const struct norm_problem *p,
                                              const struct tsri_plan *plan) {
     const struct norm_kernel *kernel = is_sweeping(plan) ? &sweeps_kernel
-                                       : is_staged(plan) ? &staged_kernel
+                                       : is_staged(plan) ? &ring_kernel
                                                          : &rows_kernel;
-    return norm_program(kernel, p, plan, false);
+    return norm_program(kernel, p, plan);
 }
 
 // These kernels serve all dtypes.
@@ -211,8 +178,7 @@ static tsr_status launch(tsr_context *ctx, const struct norm_problem *p,
 // Processes the rows in blocks with a queue each, whose memory then serves to add the sums.
 static tsr_status run_rows(tsr_context *ctx, const struct norm_problem *p,
                            const struct tsri_plan *plan, struct norm_backward_params *params) {
-    const int stage = num_tensors(p) * (THREADS * FLOATS * (int)tsr_dtype_bytes(p->dtype) +
-                                        ROW_QUEUE_ENDS * (int)sizeof(uint32_t));
+    const int stage = num_tensors(p) * THREADS * FLOATS * (int)tsr_dtype_bytes(p->dtype);
     const int64_t room = tsri_context_limits(ctx)->shared_bytes_per_block - OTHER_BYTES;
     params->stages = (int)tsri_max(tsri_min(room / stage, MAX_STAGES), 1);
     const struct tsri_cuda_program program = main_program(p, plan);
@@ -229,20 +195,18 @@ static tsr_status run_rows(tsr_context *ctx, const struct norm_problem *p,
 // The stages' memory serves to add the sums, too, of half of a block's rows at a time.
 static tsr_status run_stages(tsr_context *ctx, const struct norm_problem *p,
                              const struct tsri_plan *plan, struct norm_backward_params *params) {
-    const int threads = (int)plan->block_m;
-    const int64_t slab = plan->block_k > 1 ? slab_of(p, plan->block_k) : p->cols;
-    params->slab = (int)slab;
+    struct norm_ring ring;
+    (void)ring_blocks(p, tsri_context_limits(ctx), &ring);
+    params->slab = norm_slab(p, plan);
     params->num_tensors = num_tensors(p);
-    params->stage_bytes = stage_bytes(p, slab);
-    params->stages = (int)stages_that_fit(p, tsri_context_limits(ctx), threads, slab);
-    const int of_stages =
-        THREADS / threads * params->stages * params->num_tensors * params->stage_bytes;
+    params->stage_bytes = ring.stage_bytes;
+    params->stages = ring.stages;
     const int of_sums = THREADS / 2 * (int)plan->block_n * (int)sizeof(float);
     const struct tsri_cuda_program program = main_program(p, plan);
     const struct tsri_cuda_launch launch = {
         .num_blocks = plan->num_tasks,
         .num_threads = THREADS,
-        .shared_bytes = of_stages > of_sums ? of_stages : of_sums,
+        .shared_bytes = ring.shared_bytes > of_sums ? ring.shared_bytes : of_sums,
         .cluster_blocks = norm_is_cluster(plan) ? (int)plan->block_k : 0,
         .is_early = true,
         .params = params,
@@ -328,16 +292,11 @@ static bool rows_program(int index, int cuda_arch, struct tsri_cuda_program *pro
                                              FLOATS,               THREADS,
                                              sweeps_kernel.source, sweeps_kernel.entry,
                                              .are_sweeps_rare = true}; // stages serve most rows
-    const int of_dtype = NUM_STAGED + (cuda_arch >= 90);
+    const int of_dtype = NORM_NUM_RINGS + (cuda_arch >= 90);
     const int num_staged = of_dtype * TSRI_NUM_CUDA_DTYPES;
     if (index >= num_staged) return tsri_cuda_rows_kernel(&list, index - num_staged, program);
     const struct norm_problem p = {.dtype = tsri_cuda_dtypes[index / of_dtype]};
-    const int size = index % of_dtype;
-    const struct tsri_plan plan = {
-        .block_m = size < NUM_STAGED ? staged_sizes[size] : THREADS,
-        .block_n = staged_floats(p.dtype),
-        .block_k = size < NUM_STAGED ? 1 : 2,
-    };
+    const struct tsri_plan plan = norm_ring_size(p.dtype, index % of_dtype);
     *program = main_program(&p, &plan);
     program->is_rare = p.dtype != TSR_BF16;
     return true;

@@ -4,7 +4,6 @@
 #define TSRI_NORM_CUDA_H
 
 #include "context/cuda_rows.h"
-#include "cuda/device/row_queue_params.h"
 #include "ops/norm/cuda/norm_params.h"
 #include "ops/norm/norm_problem.h"
 
@@ -23,6 +22,10 @@ static inline int64_t norm_even_blocks(int64_t groups, int64_t resident) {
 // ---- Clusters: num_tasks blocks of block_m threads, block_k of them for each row -------------------
 
 enum { NORM_MAX_CLUSTER = 8 };
+
+static inline int64_t norm_slab_of(int64_t cols, int64_t blocks) {
+    return (int64_t)tsri_round_up((size_t)tsri_ceil_div(cols, blocks), 8);
+}
 
 static inline bool norm_is_cluster(const struct tsri_plan *plan) {
     return plan->block_n > 0 && plan->block_k > 1;
@@ -51,20 +54,35 @@ static inline void norm_plan_clusters(const struct norm_problem *p,
 
 static inline int norm_slab(const struct norm_problem *p, const struct tsri_plan *plan) {
     int64_t blocks = norm_is_cluster(plan) ? plan->block_k : 1;
-    return (int)tsri_round_up((size_t)tsri_ceil_div(p->cols, blocks), 8);
+    return (int)norm_slab_of(p->cols, blocks);
 }
+
+// ---- Rings: blocks of NORM_MAX_THREADS threads, block_m of them for each row; a cluster shares it where block_k > 1 ------
+
+enum { NORM_NUM_RINGS = 6 }; // numbers of threads
+
+struct norm_ring {
+    int threads; // of a row
+    int stages, stage_bytes, shared_bytes;
+};
+// The ring of the fewest threads whose registers hold a row, with at least so many stages; false: there is none.
+bool norm_ring_fits(tsr_dtype dtype, const struct tsri_limits *limits, int64_t cols,
+                    int num_tensors, int least_stages, struct norm_ring *ring);
+// As many blocks as run at once, or clusters of so many.
+void norm_plan_ring(const struct norm_problem *p, const struct tsri_limits *limits,
+                    const struct norm_ring *ring, int blocks, struct tsri_plan *plan);
+// The plan of the index-th kernel; the one after NORM_NUM_RINGS is that of a cluster's blocks.
+struct tsri_plan norm_ring_size(tsr_dtype dtype, int index);
 
 // ---- Programs ---------------------------------------------------------------------------------
 
-// in_words: rows that are not aligned, in a kernel with a queue (row_queue.cuh).
 static inline struct tsri_cuda_program norm_program(const struct norm_kernel *kernel,
                                                     const struct norm_problem *p,
-                                                    const struct tsri_plan *plan, bool in_words) {
+                                                    const struct tsri_plan *plan) {
     struct tsri_cuda_program program =
         tsri_cuda_rows_program(kernel->source, kernel->entry, p->dtype, plan);
     if (norm_is_cluster(plan))
         program.defines[program.num_defines++] = (struct tsri_cuda_define){"IS_CLUSTER", 1};
-    if (in_words) program.defines[program.num_defines++] = (struct tsri_cuda_define){"IN_WORDS", 1};
     return program;
 }
 

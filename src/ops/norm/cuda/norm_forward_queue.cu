@@ -6,7 +6,7 @@
 // Limit: memory; in 16 bits a cluster has a single row on its way through its two barriers.
 // Figures: docs/kernels/norm.md.
 // The host defines
-//     DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD, IS_CLUSTER for rows of a cluster, IN_WORDS for rows that are not aligned
+//     DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD, IS_CLUSTER for rows of a cluster
 #include "cuda/device/row_queue.cuh"
 #include "ops/norm/cuda/norm_moments.cuh"
 
@@ -64,22 +64,21 @@ DEVICE void go_over_rows(const struct norm_forward_params p, struct row_sums sum
         long long source_at = at.x;
         float s[FLOATS_PER_THREAD];
         queue_wait(&queue);
-        queue_take(s, &queue, 0, p.x, at.x, is_there);
+        queue_take(s, &queue, 0, is_there);
         if (p.residual != 0) {
             float residual[FLOATS_PER_THREAD];
-            queue_take(residual, &queue, 1, p.residual, at.row * p.residual_stride + slab.first,
-                       is_there);
+            queue_take(residual, &queue, 1, is_there);
             EACH_FLOAT(e) s[e] = as_stored(s[e] + residual[e]);
             source = p.residual_out;
             source_at = at.row * p.residual_out_stride + slab.first;
-            store_row(s, p.residual_out, source_at, cols, !IN_WORDS, 0);
+            store_row(s, p.residual_out, source_at, cols, 1, 0);
         }
         ask_for_row(&queue, &p, slab, &at, &lead, end);
 
         float mean = 0, offset = 0;
         if (!p.is_rmsnorm) {
             mean = sum_one(sum_of(s), &sums) * (float)p.inverse_cols;
-            subtract(s, mean, cols, !IN_WORDS);
+            subtract(s, mean, cols, 1);
             offset = sum_of(s);
         }
         const struct row_moments moments = moments_of(mean, offset, squares_of(s), &p, &sums);
@@ -95,8 +94,8 @@ DEVICE void go_over_rows(const struct norm_forward_params p, struct row_sums sum
         if (is_there) store_moments(&p, slab.first, at.row, moments.mean, moments.rstd);
         EACH_FLOAT(e) s[e] = s[e] * moments.rstd - moments.shift;
         if (p.weight != 0)
-            scale_and_shift(s, p.weight, p.bias, slab.first, cols, !IN_WORDS, p.weight_is_f32);
-        store_row(s, p.y, at.y, cols, !IN_WORDS, 0);
+            scale_and_shift(s, p.weight, p.bias, slab.first, cols, 1, p.weight_is_f32);
+        store_row(s, p.y, at.y, cols, 1, 0);
     }
 }
 

@@ -34,11 +34,10 @@ struct row_moments {
     int is_wide; // fp32 cannot hold the squares
 };
 
-// From the rounded mean and this thread's sums of (x - rounded mean) and of its squares.
-DEVICE struct row_moments moments_of(float mean, float offset, float squares,
-                                     const struct norm_forward_params *p, struct row_sums *sums) {
+// From the rounded mean and the row's sums of (x - rounded mean) and of its squares.
+DEVICE struct row_moments moments_from(float mean, float offset, float squares,
+                                       const struct norm_forward_params *p) {
     const float inverse_cols = (float)p->inverse_cols;
-    sum_two(&offset, &squares, sums);
     offset *= inverse_cols;
     squares *= inverse_cols;
     float variance = fmaxf(squares - offset * offset, 0) + (float)p->eps;
@@ -48,6 +47,13 @@ DEVICE struct row_moments moments_of(float mean, float offset, float squares,
         mean + offset, rstd, offset * rstd,
         !(squares <= 1e37f && variance >= 1e-30f && fabsf(mean) <= 1e37f)};
     return moments;
+}
+
+// From this thread's part of the sums.
+DEVICE struct row_moments moments_of(float mean, float offset, float squares,
+                                     const struct norm_forward_params *p, struct row_sums *sums) {
+    sum_two(&offset, &squares, sums);
+    return moments_from(mean, offset, squares, p);
 }
 
 #endif
