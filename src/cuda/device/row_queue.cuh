@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prefetches aligned rows into shared memory: a queue of stages, each with one row of every tensor. A thread starts copies (cp.async)
-// of the 16-byte groups that rows.cuh assigns to it, and later takes the same ones. So no barrier is needed, and data in flight takes no registers. Each stage is one group of copies, an empty one after
-// the last row. Slots beyond a row's last column stay zero.
+// Prefetches aligned rows into shared memory: a queue of stages, each with one row of every tensor. A thread starts copies
+// (cp.async) of the 16-byte groups that rows.cuh assigns to it, and later takes the same ones. So no barrier is needed, and
+// data in flight takes no registers. Each stage is one group of copies, an empty one after the last row. Slots beyond a row's
+// last column stay zero.
 #ifndef TSRI_DEVICE_ROW_QUEUE_CUH
 #define TSRI_DEVICE_ROW_QUEUE_CUH
 

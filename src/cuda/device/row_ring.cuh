@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A ring of stages in shared memory for the rows that THREADS_PER_ROW threads go over in steps, in which rows lie as in memory
-// (staged_rows.cuh), so that they move in groups of 16 bytes wherever they begin. A row is copied in (cp.async), read and replaced by
-// its result, and copied out.
-// Columns are in words, pairs of columns in 16 bits, that do not depend on a row's address: so sums have the same order wherever a
-// row lies, and vectors of columns stay in registers. Of each row a thread has FLOATS_PER_THREAD columns.
+// A ring of stages in shared memory for the rows that THREADS_PER_ROW threads go over in steps. Rows lie in it as in memory
+// (staged_rows.cuh), so that they move in groups of 16 bytes wherever they begin. A row is copied in (cp.async), read and replaced
+// by its result, and copied out.
+// Columns are in words, pairs of columns in 16 bits, that do not depend on a row's address: so sums have the same order wherever
+// a row lies, and vectors of columns stay in registers. Of each row a thread has FLOATS_PER_THREAD columns.
 // A thread copies the same groups of a stage in and out for every row, so that one barrier a step is enough.
 #ifndef TSRI_DEVICE_ROW_RING_CUH
 #define TSRI_DEVICE_ROW_RING_CUH

@@ -3,7 +3,7 @@
 // multiprocessor has only so many loads in flight, and single 16-bit elements half empty each of them.
 //
 // A thread's words are pairs of columns (in f32 single ones) that do not depend on the row's address, so that sums have the
-// same order wherever a row lies, and vectors of columns move in words too. A row that begins at an odd 16-bit element is
+// same order wherever a row lies. A row that begins at an odd 16-bit element is
 // shifted by one element against its words in memory: each word then takes half of the next lane's. So the lanes of a row's
 // warp have adjacent words, a stretch of the row for each warp. Only the ends of rows and stretches move as single elements.
 #ifndef TSRI_DEVICE_ROW_WORDS_CUH
@@ -31,11 +31,6 @@ DEVICE int first_column(void) {
                          : (ROW_THREAD / ROW_LANES * NUM_WORDS * ROW_LANES + ROW_LANE) * 2;
 }
 DEVICE int word_column(int v) { return first_column() + v * WORD_STEP; }
-
-// Whether this warp's stretch lies beyond a row of `cols` columns, so that it only takes part in the row's barriers.
-DEVICE int is_warp_idle(int cols) {
-    return PER_WORD == 2 && ROW_WARPS > 1 && first_column() - 2 * ROW_LANE >= cols;
-}
 
 // The words of a row that begins `odd` elements into its first word; word NUM_WORDS is the one after the last lane's, if the
 // row is odd. What is beyond the row becomes `fill`, a word of equal elements. The element in front of an odd row is read with
@@ -76,9 +71,6 @@ DEVICE void join_words(unsigned raw[NUM_WORDS + 1], int odd) {
 #endif
 }
 
-// Between two uses of words: makes the compiler widen them anew, because kept floats take twice the registers.
-#define WIDEN_ANEW(pairs) EACH_WORD(v) asm volatile("" : "+r"((pairs)[v]))
-
 DEVICE void store_half(char *to, unsigned bits) { *(unsigned short *)to = (unsigned short)bits; }
 
 // odd is a constant where the lanes are alike. left: columns from the thread's first on; to: the place of the first.
@@ -115,46 +107,6 @@ DEVICE void store_pairs(const unsigned pairs[NUM_WORDS], void *data, long long a
         store_pairs_at(pairs, to, 1, left);
     else
         store_pairs_at(pairs, to, 0, left);
-}
-
-// Whether columns `first` of a vector of DTYPE begin at a word; absent ones do.
-DEVICE int is_in_words(const void *vector, int first, int is_f32) {
-    return (DTYPE == DTYPE_F32 || !is_f32) && !is_odd(vector, first);
-}
-
-// Word v of a thread, of a vector whose columns from `first` on belong to a row; `left`: columns from the thread's first on.
-DEVICE void load_word_beside(float x[PER_WORD], const void *vector, int first, int v, int left,
-                             int is_f32, int is_word) {
-    const int col = first + first_column();
-    if (is_word && v * WORD_STEP + PER_WORD <= left) {
-        widen_word(*(const unsigned *)((const char *)vector + (long long)col * ELEMENT_BYTES +
-                                       v * WORD_STEP * ELEMENT_BYTES),
-                   x);
-    } else {
-#pragma unroll
-        for (int i = 0; i < PER_WORD; i++)
-            x[i] =
-                v * WORD_STEP + i < left ? load_either(vector, col + v * WORD_STEP + i, is_f32) : 0;
-    }
-}
-
-// x * weight + bias by columns; bias may be absent. Both start at `first`.
-DEVICE void scale_words(float x[FLOATS_PER_THREAD], const void *weight, const void *bias, int first,
-                        int cols, int is_f32) {
-    const int is_word =
-        is_in_words(weight, first, is_f32) && (bias == 0 || is_in_words(bias, first, is_f32));
-    int left = cols - first_column();
-    COMPARE_ANEW(left);
-    EACH_WORD(v) {
-        float scale[PER_WORD], shift[PER_WORD] = {0};
-        NOT_ALL_AT_ONCE;
-        if (v * WORD_STEP >= left) continue;
-        load_word_beside(scale, weight, first, v, left, is_f32, is_word);
-        if (bias != 0) load_word_beside(shift, bias, first, v, left, is_f32, is_word);
-#pragma unroll
-        for (int i = 0; i < PER_WORD; i++)
-            x[v * PER_WORD + i] = x[v * PER_WORD + i] * scale[i] + shift[i];
-    }
 }
 
 #endif

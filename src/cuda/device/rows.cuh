@@ -38,14 +38,6 @@ DEVICE void load_groups(uint4 raw[NUM_GROUPS], const void *data, long long at, i
     }
 }
 
-// A row in pairs of columns, for widen_word.
-DEVICE void load_pairs(unsigned pairs[NUM_WORDS + 1], const void *data, long long at, int cols,
-                       unsigned fill) {
-    const int odd = is_odd(data, at);
-    load_words(pairs, data, at, odd, cols, fill);
-    join_words(pairs, odd);
-}
-
 // Elements beyond the row become `fill`, 0 or -inf. All lanes of a warp call it.
 DEVICE void load_row(float x[FLOATS_PER_THREAD], const void *data, long long at, int cols,
                      int is_aligned, float fill) {
@@ -56,7 +48,9 @@ DEVICE void load_row(float x[FLOATS_PER_THREAD], const void *data, long long at,
         for (int v = 0; v < NUM_GROUPS; v++) widen(raw[v], x + v * GROUP);
     } else {
         unsigned raw[NUM_WORDS + 1];
-        load_pairs(raw, data, at, cols, fill_of(fill));
+        const int odd = is_odd(data, at);
+        load_words(raw, data, at, odd, cols, fill_of(fill));
+        join_words(raw, odd);
         EACH_WORD(v) widen_word(raw[v], x + v * PER_WORD);
     }
 }
@@ -92,23 +86,18 @@ DEVICE void store_row(const float x[FLOATS_PER_THREAD], void *data, long long at
     }
 }
 
-// Subtracts `number` from the row's elements. Elements beyond the row's end, which must be 0, stay 0.
-DEVICE void subtract(float x[FLOATS_PER_THREAD], float number, int cols, int is_aligned) {
-    if (is_aligned) {
+// Subtracts `number` from an aligned row's elements. Elements beyond the row's end, which must be 0, stay 0.
+DEVICE void subtract(float x[FLOATS_PER_THREAD], float number, int cols) {
 #pragma unroll
-        for (int v = 0; v < NUM_GROUPS; v++) { // one test per group
-            float here = (ROW_THREAD + v * THREADS_PER_ROW) * GROUP < cols ? number : 0;
+    for (int v = 0; v < NUM_GROUPS; v++) { // one test per group
+        float here = (ROW_THREAD + v * THREADS_PER_ROW) * GROUP < cols ? number : 0;
 #pragma unroll
-            for (int i = 0; i < GROUP; i++) x[v * GROUP + i] -= here;
-        }
-    } else {
-        int left = cols - first_column();
-        COMPARE_ANEW(left);
-        EACH_FLOAT(e) x[e] -= e / PER_WORD * WORD_STEP + e % PER_WORD < left ? number : 0;
+        for (int i = 0; i < GROUP; i++) x[v * GROUP + i] -= here;
     }
 }
 
-// x * weight + bias, group by group, so that neither is held as a whole row. bias may be absent. Both start at `first`.
+// x * weight + bias of an aligned row, group by group, so that neither is held as a whole row. bias may be absent. Both start at
+// `first`.
 #define SCALE_GROUPS(is_f32)                                                                       \
     _Pragma("unroll") for (int v = 0; v < NUM_GROUPS; v++) {                                       \
         int col = (ROW_THREAD + v * THREADS_PER_ROW) * GROUP;                                      \
@@ -122,13 +111,11 @@ DEVICE void subtract(float x[FLOATS_PER_THREAD], float number, int cols, int is_
     }
 
 DEVICE void scale_and_shift(float x[FLOATS_PER_THREAD], const void *weight, const void *bias,
-                            int first, int cols, int is_aligned, int is_f32) {
-    if (is_aligned && (DTYPE == DTYPE_F32 || is_f32)) { // one branch per row, not per group
+                            int first, int cols, int is_f32) {
+    if (DTYPE == DTYPE_F32 || is_f32) { // one branch per row, not per group
         SCALE_GROUPS(1)
-    } else if (is_aligned) {
-        SCALE_GROUPS(0)
     } else {
-        scale_words(x, weight, bias, first, cols, is_f32);
+        SCALE_GROUPS(0)
     }
 }
 

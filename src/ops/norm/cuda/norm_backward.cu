@@ -117,7 +117,7 @@ DEVICE void go_over_rows(const struct norm_backward_params p, struct row_sums su
             dbias[e] += g[e];                          // keeps g h for the sums without weight
         }
         if (p.weight != 0) // from the first-level cache, to save registers
-            scale_and_shift(g, p.weight, 0, 0, cols, 1, p.weight_is_f32);
+            scale_and_shift(g, p.weight, 0, 0, cols, p.weight_is_f32);
         EACH_FLOAT(e) {
             sum_g += g[e];
             sum_gh = fmaf(g[e], h[e], sum_gh);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans and launches of the norms' backward on CUDA. Aligned rows that fit are held in the registers of a block, others in stages of
-// shared memory, wider ones in those of a cluster of blocks (sm_90); even wider ones are swept.
+// Plans and launches of the norms' backward on CUDA. Aligned rows that fit are held in the registers of a block, others in a ring
+// of stages in shared memory, wider ones in those of a cluster of blocks (sm_90); even wider ones are swept.
 #include "context/cuda_elements.h"
 #include "ops/norm/cuda/norm_cuda.h"
 
@@ -8,11 +8,15 @@
 // in one block. With rows in stages, a thread holds two rows of sums and one of weights.
 enum { FLOATS = 16, THREADS = NORM_MAX_THREADS, SLAB = THREADS * FLOATS };
 enum { LEAST_STAGES = 3 }; // of a ring: the row before, the row itself, the next row
-enum { MAX_STAGES = 4, STRIP = 128, OTHER_BYTES = 2048 }; // what the system and a kernel's own arrays take of shared memory
+enum {
+    MAX_STAGES = 4,
+    STRIP = 128,
+    OTHER_BYTES = 2048
+}; // what the system and a kernel's own arrays take of shared memory
 
 static const struct norm_kernel rows_kernel = {"ops/norm/cuda/norm_backward.cu", "norm_backward"},
                                 ring_kernel = {"ops/norm/cuda/norm_backward_ring.cu",
-                                                 "norm_backward_ring"},
+                                               "norm_backward_ring"},
                                 sweeps_kernel = {"ops/norm/cuda/norm_backward_sweeps.cu",
                                                  "norm_backward_sweeps"},
                                 rest_kernel = {"ops/norm/cuda/norm_rest.cu", "norm_rest"},
@@ -103,7 +107,8 @@ void norm_cuda_plan_backward(const void *problem, const struct tsri_limits *limi
     plan->num_tasks = norm_even_blocks(tsri_ceil_div(p->rows, plan->grain), limits->num_sms);
     plan_sums(p, plan->num_tasks, plan);
     plan_anywhere(p, limits, &other);
-    if (other.workspace_bytes > plan->workspace_bytes) plan->workspace_bytes = other.workspace_bytes;
+    if (other.workspace_bytes > plan->workspace_bytes)
+        plan->workspace_bytes = other.workspace_bytes;
 }
 
 // ---- Programs ---------------------------------------------------------------------------------
@@ -288,17 +293,17 @@ tsr_status norm_cuda_backward_run(tsr_context *ctx, const void *problem,
 
 // Of each dtype stages of each number of threads, and of clusters; then aligned rows and the sweeps.
 static bool rows_program(int index, int cuda_arch, struct tsri_cuda_program *program) {
-    const struct tsri_cuda_rows_list list = {rows_kernel.source,   rows_kernel.entry,
-                                             FLOATS,               THREADS,
-                                             sweeps_kernel.source, sweeps_kernel.entry,
-                                             .are_sweeps_rare = true}; // stages serve most rows
+    const struct tsri_cuda_rows_list list = {
+        rows_kernel.source,  rows_kernel.entry,      FLOATS, THREADS, sweeps_kernel.source,
+        sweeps_kernel.entry, .are_sweeps_rare = true}; // stages serve most rows
     const int of_dtype = NORM_NUM_RINGS + (cuda_arch >= 90);
     const int num_staged = of_dtype * TSRI_NUM_CUDA_DTYPES;
     if (index >= num_staged) return tsri_cuda_rows_kernel(&list, index - num_staged, program);
     const struct norm_problem p = {.dtype = tsri_cuda_dtypes[index / of_dtype]};
     const struct tsri_plan plan = norm_ring_size(p.dtype, index % of_dtype);
     *program = main_program(&p, &plan);
-    program->is_rare = p.dtype != TSR_BF16;
+    const bool is_wide = index % of_dtype == NORM_NUM_RINGS;
+    program->is_rare = is_wide && p.dtype != TSR_BF16;
     return true;
 }
 

@@ -218,8 +218,8 @@ DEVICE struct three begin_row(const struct block *block, const struct row *row,
                               const struct columns *columns, const struct ring_slots *slots,
                               int turn) {
     const struct operands of = operands_of(block, row);
-    struct three sum = of.are_odd ? sums_of(&of, row, columns->weight, 1)
-                                  : sums_of(&of, row, columns->weight, 0);
+    struct three sum =
+        of.are_odd ? sums_of(&of, row, columns->weight, 1) : sums_of(&of, row, columns->weight, 0);
     const int has_far = is_far(row);
     if (has_far && is_mean_far(row->mean, row->rstd)) sum.c = sum_of_h(&of, row);
     ring_give_sums(&sum, has_far, slots, turn);
@@ -239,8 +239,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     slab.num_blocks = exchange.size;
     cluster_barrier(); // all blocks have begun
 #endif
-    const struct ring ring = {memory +
-                                  ROW_OF_BLOCK * p.stages * p.num_tensors * p.stage_bytes,
+    const struct ring ring = {memory + ROW_OF_BLOCK * p.stages * p.num_tensors * p.stage_bytes,
                               p.stage_bytes, p.num_tensors, p.stages};
     const struct block block = {&p, ring, slab};
     const long long step = (long long)(gridDim.x / slab.num_blocks) * ROWS_PER_BLOCK;

@@ -45,8 +45,8 @@ static inline void norm_plan_clusters(const struct norm_problem *p,
                                       struct tsri_plan *plan) {
     enum { GROUP_OF_SMS = 18 };
     const int64_t groups = tsri_max(limits->num_sms / GROUP_OF_SMS, 1);
-    const int64_t resident = blocks == 2 ? limits->num_sms / 2
-                                         : groups * (limits->num_sms / groups / blocks);
+    const int64_t resident =
+        blocks == 2 ? limits->num_sms / 2 : groups * (limits->num_sms / groups / blocks);
     plan->block_m = NORM_MAX_THREADS;
     plan->block_k = blocks;
     plan->num_tasks = norm_even_blocks(p->rows, tsri_max(resident, 1)) * blocks;

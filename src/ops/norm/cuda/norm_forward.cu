@@ -46,14 +46,14 @@ DEVICE int norm_held(const struct norm_forward_params p, long long row, int is_t
     load_sum(s, &p, row, cols);
     if (!p.is_rmsnorm) {
         mean = sum_one(sum_of(s), sums) * (float)p.inverse_cols;
-        subtract(s, mean, cols, 1);
+        subtract(s, mean, cols);
         offset = sum_of(s);
     }
     const struct row_moments moments = moments_of(mean, offset, squares_of(s), &p, sums);
     if (moments.is_wide || !is_there) return is_there;
     store_moments(&p, 0, row, moments.mean, moments.rstd);
     EACH_FLOAT(e) s[e] = s[e] * moments.rstd - moments.shift;
-    if (p.weight != 0) scale_and_shift(s, p.weight, p.bias, 0, cols, 1, p.weight_is_f32);
+    if (p.weight != 0) scale_and_shift(s, p.weight, p.bias, 0, cols, p.weight_is_f32);
     store_row(s, p.y, row * p.y_stride, cols, 1, 0);
     return 0;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans and launches of the norms' forward on CUDA. Aligned rows that fit are held in the registers of a block, wider ones of fp32 in
-// those of a cluster of blocks (sm_90), all others in shared memory.
+// Plans and launches of the norms' forward on CUDA. Aligned rows that fit are held in the registers of a block, wider ones of fp32
+// in those of a cluster of blocks (sm_90), all others in shared memory.
 #include "ops/norm/cuda/norm_cuda.h"
 
 // A thread holds 64 bytes of a row, or up to 128 of a short fp32 row, so that 1024 or 640 threads run on a
@@ -11,7 +11,9 @@ static const struct tsri_cuda_width f32_widths[] = {{256, 32},  {512, 16},  {102
                                                     {4096, 16}, {8192, 16}, {16384, 32}},
                                     widths[] = {{256, 32},  {1024, 32}, {2048, 32},
                                                 {4096, 32}, {8192, 32}, {16384, 32}};
-enum { LEAST_STAGES = 5 }; // of a ring: the row before, the row itself, two more, and one on its way
+enum {
+    LEAST_STAGES = 5
+}; // of a ring: the row before, the row itself, two more, and one on its way
 
 static const struct norm_kernel rows_kernel = {"ops/norm/cuda/norm_forward.cu", "norm_forward"},
                                 queue_kernel = {"ops/norm/cuda/norm_forward_queue.cu",
@@ -46,7 +48,8 @@ static bool has_room_for(const struct norm_problem *p, const struct tsri_limits 
 bool norm_cuda_forward_fits(const void *problem, const struct tsri_limits *limits) {
     const struct norm_problem *p = problem;
     return norm_cuda_fits(p, limits) && tsri_cuda_rows_fit(p->cols, FLOATS, NORM_MAX_THREADS) &&
-           p->cols * (int64_t)tsr_dtype_bytes(p->dtype) % 16 == 0 && (p->dtype != TSR_F32 || has_room_for(p, limits)) && p->rows <= INT32_MAX; // a block each
+           p->cols * (int64_t)tsr_dtype_bytes(p->dtype) % 16 == 0 &&
+           (p->dtype != TSR_F32 || has_room_for(p, limits)) && p->rows <= INT32_MAX; // a block each
 }
 
 static bool is_aligned(const struct norm_problem *p) {
@@ -61,7 +64,8 @@ static bool is_ring(const struct tsri_plan *plan) {
 
 static bool has_queue(const struct norm_problem *p, const struct tsri_plan *plan) {
     return norm_is_cluster(plan) ||
-           (!is_ring(plan) && plan->block_n * plan->block_m > NO_QUEUE_F32_COLS && p->dtype == TSR_F32);
+           (!is_ring(plan) && plan->block_n * plan->block_m > NO_QUEUE_F32_COLS &&
+            p->dtype == TSR_F32);
 }
 
 static bool is_staged(const struct tsri_plan *plan) { return plan->block_n == 0; }
@@ -189,8 +193,7 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
         .stages = is_ring(plan) ? ring.stages : num_stages(p),
         .slab = norm_slab(p, plan),
         .chunk = (int)plan->block_k,
-        .stage_bytes =
-            is_ring(plan) ? ring.stage_bytes : tsri_cuda_stage_bytes(plan, p->dtype),
+        .stage_bytes = is_ring(plan) ? ring.stage_bytes : tsri_cuda_stage_bytes(plan, p->dtype),
     };
     const struct tsri_cuda_program program = program_of(p, plan);
     const struct tsri_cuda_launch launch = {
@@ -232,7 +235,7 @@ bool norm_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program
         else
             plan = norm_cluster_plan(FLOATS);
         *program = program_of(&p, &plan);
-        program->is_rare = index >= num_rings || (index >= num_rows && p.dtype == TSR_F16);
+        program->is_rare = index >= num_rings;
         return true;
     }
     return false;

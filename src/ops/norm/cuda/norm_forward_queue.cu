@@ -78,7 +78,7 @@ DEVICE void go_over_rows(const struct norm_forward_params p, struct row_sums sum
         float mean = 0, offset = 0;
         if (!p.is_rmsnorm) {
             mean = sum_one(sum_of(s), &sums) * (float)p.inverse_cols;
-            subtract(s, mean, cols, 1);
+            subtract(s, mean, cols);
             offset = sum_of(s);
         }
         const struct row_moments moments = moments_of(mean, offset, squares_of(s), &p, &sums);
@@ -93,8 +93,7 @@ DEVICE void go_over_rows(const struct norm_forward_params p, struct row_sums sum
         }
         if (is_there) store_moments(&p, slab.first, at.row, moments.mean, moments.rstd);
         EACH_FLOAT(e) s[e] = s[e] * moments.rstd - moments.shift;
-        if (p.weight != 0)
-            scale_and_shift(s, p.weight, p.bias, slab.first, cols, 1, p.weight_is_f32);
+        if (p.weight != 0) scale_and_shift(s, p.weight, p.bias, slab.first, cols, p.weight_is_f32);
         store_row(s, p.y, at.y, cols, 1, 0);
     }
 }

@@ -36,7 +36,8 @@ struct norm_backward_params {
     int is_rmsnorm, weight_is_f32, is_aligned;
     int stages; // of the queue of rows
     int slab;   // columns per block if a cluster shares the row
-    int num_tensors, stage_bytes; // staged: 2, or 3 with dresidual_out; bytes of a row of one of them
+    int num_tensors,
+        stage_bytes; // staged: 2, or 3 with dresidual_out; bytes of a row of one of them
 };
 
 struct norm_reduce_params {

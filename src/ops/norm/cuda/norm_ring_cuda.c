@@ -32,8 +32,7 @@ bool norm_ring_fits(tsr_dtype dtype, const struct tsri_limits *limits, int64_t c
 }
 
 static struct tsri_plan plan_of(tsr_dtype dtype, int threads, int blocks) {
-    return (struct tsri_plan){
-        .block_m = threads, .block_n = ring_floats(dtype), .block_k = blocks};
+    return (struct tsri_plan){.block_m = threads, .block_n = ring_floats(dtype), .block_k = blocks};
 }
 
 struct tsri_plan norm_ring_size(tsr_dtype dtype, int index) {
