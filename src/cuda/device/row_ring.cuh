@@ -15,10 +15,15 @@
 
 #define RING_WORDS (FLOATS_PER_THREAD / PER_WORD)
 #define RING_STEP (THREADS_PER_ROW * PER_WORD) // columns from one of a thread's words to the next
-// A thread's words that begin in front of column `cols`; col: the first one's column.
-#define EACH_RING_WORD(v, col, cols)                                                               \
-    _Pragma("unroll") for (int v = 0; v < RING_WORDS; v++) if (col + v * RING_STEP < (cols))
-#define DO_LANES_DIFFER (THREADS_PER_ROW < 32) // rows share a warp
+// A thread takes some words at once, so that their loads do not wait for each other: words v, v + 1, ... of a row of `cols` columns,
+// v a constant.
+#define RING_SOME 4
+#define EACH_SOME_WORDS(v, cols)                                                                   \
+    _Pragma("unroll") for (int v = 0; v < RING_WORDS; v += RING_SOME) if (v * RING_STEP < (cols))
+#define EACH_OF_SOME(j) _Pragma("unroll") for (int j = 0; j < RING_SOME; j++)
+#define EACH_OF_WORD(i) _Pragma("unroll") for (int i = 0; i < PER_WORD; i++)
+#define RING_GROUPS (FLOATS_PER_THREAD / GROUP + 1) // of a thread: a row may lie in one more
+#define DO_LANES_DIFFER (THREADS_PER_ROW < 32)      // rows share a warp
 #define ALL_LANES 0xffffffffu
 
 struct ring {
@@ -43,49 +48,82 @@ DEVICE void ring_barrier(void) {
 
 // ---- Rows in and out -----------------------------------------------------------------------------
 
+// What a thread has to do with the ends of a row of `cols` columns that lies `shift` elements into its stage: the first column of a
+// group of its own that is not whole, or NO_EDGE. The ends are two: those of the row's first and of its last group.
+DEVICE int ring_edge(int shift, int cols, int is_last) {
+    const int end = shift + cols;
+    const int last = (shift + (cols + PER_WORD - 1) / PER_WORD * PER_WORD - 1) / GROUP;
+    if (!is_last) return ROW_THREAD == 0 && shift > 0 ? -shift : NO_EDGE;
+    return ROW_THREAD == last % THREADS_PER_ROW && (last + 1) * GROUP > end &&
+                   (last > 0 || shift == 0)
+               ? last * GROUP - shift
+               : NO_EDGE;
+}
+
 // Starts to copy the words of a group that is not whole: those of the row, and zeros behind them. The word in whose middle an odd
 // row begins is read whole: memory begins at a multiple of 4 bytes, so the element before the row is in the same allocation. It is
 // used for nothing.
-DEVICE void ring_ask_edge(char *place, const char *from, int col, int cols) {
+DEVICE void ring_ask_edge(unsigned place, const char *from, int col, int cols) {
 #pragma unroll
     for (int i = 0; i < GROUP; i += PER_WORD) {
         const int there = min(cols - (col + i), PER_WORD); // elements up to the row's end
         if (col + i + PER_WORD > 0)
-            copy_async_word(shared_address(place + i * ELEMENT_BYTES), from + i * ELEMENT_BYTES,
+            copy_async_word(place + i * ELEMENT_BYTES, from + i * ELEMENT_BYTES,
                             max(there, 0) * ELEMENT_BYTES);
     }
 }
 
 // Starts to copy a row in; its last word is whole.
 DEVICE void ring_ask(char *memory, const void *data, long long at, int cols) {
-    const int shift = shift_of(data, at);
-    const char *row = (const char *)data + at * ELEMENT_BYTES;
+    const int shift = shift_of(data, at), end = shift + cols;
+    const unsigned place = shared_address(memory);
+    const char *from = (const char *)data + (at - shift) * ELEMENT_BYTES;
     if (cols <= 0) return;
-    EACH_GROUP(col, shift, (cols + PER_WORD - 1) / PER_WORD * PER_WORD) {
-        char *place = memory + (shift + col) * ELEMENT_BYTES;
-        const char *from = row + (long long)col * ELEMENT_BYTES;
-        if (is_whole_group(col, cols))
-            copy_async_whole(shared_address(place), from);
-        else
-            ring_ask_edge(place, from, col, cols);
+#pragma unroll
+    for (int v = 0; v < RING_GROUPS; v++) {
+        const int group = ROW_THREAD + v * THREADS_PER_ROW;
+        if (group * GROUP >= shift && (group + 1) * GROUP <= end)
+            copy_async_whole(place + group * 16, from + group * 16);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int col = ring_edge(shift, cols, i), at_edge = (shift + col) * ELEMENT_BYTES;
+        if (col != NO_EDGE) ring_ask_edge(place + at_edge, from + at_edge, col, cols);
     }
 }
 
 // Copies a row out. Then its stage may be asked to take another row, if rows share a warp after a __syncwarp.
 DEVICE void ring_give(const struct stage *s, void *data, long long at, int cols) {
-    const int shift = shift_of(data, at), is_alike = shift == s->shift;
-    EACH_GROUP(col, shift, cols) {
-        float v[GROUP];
-        if (!is_whole_group(col, cols)) {
-            for (int i = max(-col, 0); i < min(cols - col, GROUP); i++)
-                store(data, at + col + i, staged_element(s, col + i));
-        } else if (is_alike) {
-            store_bytes(data, at + col,
-                        *(const uint4 *)(s->memory + (shift + col) * ELEMENT_BYTES));
-        } else {
-            load_staged(v, s, col);
-            store_bytes(data, at + col, narrow(v));
+    const int shift = shift_of(data, at), end = shift + cols, is_alike = shift == s->shift;
+    char *to = (char *)data + (at - shift) * ELEMENT_BYTES;
+#pragma unroll
+    for (int v = 0; v < RING_GROUPS; v += 2) {
+        uint4 raw[2];
+        float x[GROUP];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int group = ROW_THREAD + (v + i) * THREADS_PER_ROW;
+            if (group * GROUP < shift || (group + 1) * GROUP > end) continue;
+            if (is_alike) {
+                raw[i] = *(const uint4 *)(s->memory + group * 16);
+            } else {
+                load_staged(x, s, group * GROUP - shift);
+                raw[i] = narrow(x);
+            }
         }
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int group = ROW_THREAD + (v + i) * THREADS_PER_ROW;
+            if (group * GROUP >= shift && (group + 1) * GROUP <= end)
+                *(uint4 *)(to + group * 16) = raw[i];
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int col = ring_edge(shift, cols, i);
+        if (col != NO_EDGE)
+            for (int c = max(col, 0); c < min(col + GROUP, cols); c++)
+                store(to, shift + c, staged_element(s, c));
     }
     if (!is_alike && !DO_LANES_DIFFER) ring_barrier(); // then other threads' groups were read
 }
@@ -107,40 +145,60 @@ DEVICE void ring_wait(int steps) {
 // The first column of a thread's first word.
 DEVICE int ring_column(void) { return ROW_THREAD * PER_WORD; }
 
-// This thread's first word of a staged row that lies at `at` in `data`.
-DEVICE char *ring_words(char *memory, const void *data, long long at) {
-    return memory + (shift_of(data, at) + ring_column()) * ELEMENT_BYTES;
+// This thread's first word of a staged row of `cols` columns that lies at `at` in `data`; if it has none, the row's first one.
+DEVICE char *ring_words(char *memory, const void *data, long long at, int cols) {
+    const int col = ring_column();
+    return memory + (shift_of(data, at) + (col < cols ? col : 0)) * ELEMENT_BYTES;
 }
 
-// A thread's word; with are_odd it may begin in the middle of one.
-DEVICE void ring_take(float x[PER_WORD], const char *row, int v, int are_odd) {
-    const char *word = row + v * RING_STEP * ELEMENT_BYTES;
-    if (PER_WORD == 1 || !are_odd) {
-        widen_word(*(const unsigned *)word, x);
-    } else {
-#pragma unroll
-        for (int i = 0; i < PER_WORD; i++) x[i] = load(word, i);
+// Some of a thread's words from number v on; left: columns from the thread's first one on. What is beyond the row is 0. With are_odd
+// the words may begin in the middle of one.
+DEVICE void ring_take(float x[RING_SOME][PER_WORD], const char *row, int v, int left, int are_odd) {
+    EACH_OF_SOME(j) {
+        const int col = (v + j) * RING_STEP;
+        const char *word = row + (col < left ? col * ELEMENT_BYTES : 0);
+        if (PER_WORD == 1 || !are_odd) {
+            const unsigned raw = *(const unsigned *)word;
+            widen_word(col < left ? raw : 0, x[j]);
+        } else {
+            EACH_OF_WORD(i) {
+                const float element = load(word, i);
+                x[j][i] = col < left ? element : 0;
+            }
+        }
     }
 }
-DEVICE void ring_put(const float x[PER_WORD], char *row, int v, int are_odd) {
-    char *word = row + v * RING_STEP * ELEMENT_BYTES;
-    const unsigned pair = narrow_word(x);
-    if (PER_WORD == 1 || !are_odd) {
-        *(unsigned *)word = pair;
-    } else {
-        *(unsigned short *)word = (unsigned short)pair;
-        *(unsigned short *)(word + 2) = (unsigned short)(pair >> 16);
+DEVICE void ring_put(const float x[RING_SOME][PER_WORD], char *row, int v, int left, int are_odd) {
+    EACH_OF_SOME(j) {
+        char *word = row + (v + j) * RING_STEP * ELEMENT_BYTES;
+        const unsigned pair = narrow_word(x[j]);
+        if ((v + j) * RING_STEP >= left) continue;
+        if (PER_WORD == 1 || !are_odd) {
+            *(unsigned *)word = pair;
+        } else {
+            *(unsigned short *)word = (unsigned short)pair;
+            *(unsigned short *)(word + 2) = (unsigned short)(pair >> 16);
+        }
     }
 }
 
-// A vector of columns for this thread's words, `otherwise` if it is absent; 0 beyond the row. It starts at `first`.
+// A vector of columns for this thread's words, which starts at `first`; 0 beyond the row. All are loaded at once.
+#define RING_VECTOR(load_column)                                                                   \
+    _Pragma("unroll") for (int e = 0; e < FLOATS_PER_THREAD; e++) {                                \
+        const int col = ring_column() + e / PER_WORD * RING_STEP + e % PER_WORD;                   \
+        const long long at = first + min(col, cols - 1);                                           \
+        const float loaded = load_column;                                                          \
+        x[e] = col < cols ? loaded : 0;                                                            \
+    }
 DEVICE void ring_vector(float x[FLOATS_PER_THREAD], const void *vector, int first, int cols,
                         int is_f32, float otherwise) {
+    if (vector == 0 || cols <= 0) {
 #pragma unroll
-    for (int e = 0; e < FLOATS_PER_THREAD; e++) {
-        const int col = ring_column() + e / PER_WORD * RING_STEP + e % PER_WORD;
-        x[e] = 0;
-        if (col < cols) x[e] = vector != 0 ? load_either(vector, first + col, is_f32) : otherwise;
+        for (int e = 0; e < FLOATS_PER_THREAD; e++) x[e] = otherwise;
+    } else if (is_f32) {
+        RING_VECTOR(((const float *)vector)[at])
+    } else {
+        RING_VECTOR(load(vector, at))
     }
 }
 

@@ -52,7 +52,7 @@ static int ring_blocks(const struct norm_problem *p, const struct tsri_limits *l
     const int most = limits->cuda_arch >= 90 ? NORM_MAX_CLUSTER : 1;
     for (int blocks = 1; blocks <= most; blocks *= 2) {
         const int64_t cols = blocks > 1 ? norm_slab_of(p->cols, blocks) : p->cols;
-        if (norm_ring_fits(p->dtype, limits, cols, num_tensors(p), LEAST_STAGES, ring) &&
+        if (norm_ring_fits(p->dtype, limits, cols, FLOATS, num_tensors(p), LEAST_STAGES, ring) &&
             (blocks == 1 || ring->threads == THREADS))
             return blocks;
     }
@@ -300,7 +300,7 @@ static bool rows_program(int index, int cuda_arch, struct tsri_cuda_program *pro
     const int num_staged = of_dtype * TSRI_NUM_CUDA_DTYPES;
     if (index >= num_staged) return tsri_cuda_rows_kernel(&list, index - num_staged, program);
     const struct norm_problem p = {.dtype = tsri_cuda_dtypes[index / of_dtype]};
-    const struct tsri_plan plan = norm_ring_size(p.dtype, index % of_dtype);
+    const struct tsri_plan plan = norm_ring_size(FLOATS, index % of_dtype);
     *program = main_program(&p, &plan);
     const bool is_wide = index % of_dtype == NORM_NUM_RINGS;
     program->is_rare = is_wide && p.dtype != TSR_BF16;

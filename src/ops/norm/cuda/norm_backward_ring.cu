@@ -37,11 +37,12 @@ DEVICE struct operands operands_of(const struct block *block, const struct row *
     const int first = block->slab.first;
     const long long x = row->at * p->x_stride + first, dy = row->at * p->dy_stride + first,
                     more = row->at * p->dresidual_out_stride + first;
-    struct operands of = {ring_words(ring_stage(&block->ring, row->stage, 0), p->x, x),
-                          ring_words(ring_stage(&block->ring, row->stage, 1), p->dy, dy), 0,
-                          DO_LANES_DIFFER || is_odd(p->x, x) || is_odd(p->dy, dy)};
+    struct operands of = {ring_words(ring_stage(&block->ring, row->stage, 0), p->x, x, row->cols),
+                          ring_words(ring_stage(&block->ring, row->stage, 1), p->dy, dy, row->cols),
+                          0, DO_LANES_DIFFER || is_odd(p->x, x) || is_odd(p->dy, dy)};
     if (p->dresidual_out == 0) return of;
-    of.more = ring_words(ring_stage(&block->ring, row->stage, 2), p->dresidual_out, more);
+    of.more =
+        ring_words(ring_stage(&block->ring, row->stage, 2), p->dresidual_out, more, row->cols);
     of.are_odd |= is_odd(p->dresidual_out, more);
     return of;
 }
@@ -55,19 +56,19 @@ DEVICE struct operands operands_of(const struct block *block, const struct row *
 DEVICE struct three sums_of(const struct operands *of, const struct row *row,
                             const float weight[FLOATS_PER_THREAD], int are_odd) {
     const float half_mean = -0.5f * row->mean, twice_rstd = 2 * row->rstd, rest = 0;
-    const int col = ring_column();
-    struct three sum = {0, 0, 0};
-    EACH_RING_WORD(v, col, row->cols) {
-        float x[PER_WORD], dy[PER_WORD];
-        ring_take(x, of->x, v, are_odd);
-        ring_take(dy, of->dy, v, are_odd);
-#pragma unroll
-        for (int i = 0; i < PER_WORD; i++) {
-            const float g = dy[i] * weight[v * PER_WORD + i];
-            sum.a += g;
-            sum.b = fmaf(g, H_OF(x[i]), sum.b);
+    const int left = row->cols - ring_column();
+    float sum_g[2] = {0, 0}, sum_gh[2] = {0, 0}; // two chains
+    EACH_SOME_WORDS(v, row->cols) {
+        float x[RING_SOME][PER_WORD], dy[RING_SOME][PER_WORD];
+        ring_take(x, of->x, v, left, are_odd);
+        ring_take(dy, of->dy, v, left, are_odd);
+        EACH_OF_SOME(j) EACH_OF_WORD(i) {
+            const float g = dy[j][i] * weight[(v + j) * PER_WORD + i];
+            sum_g[j % 2] += g;
+            sum_gh[j % 2] = fmaf(g, H_OF(x[j][i]), sum_gh[j % 2]);
         }
     }
+    const struct three sum = {sum_g[0] + sum_g[1], sum_gh[0] + sum_gh[1], 0};
     return sum;
 }
 
@@ -76,13 +77,10 @@ DEVICE float sum_of_h(const struct operands *of, const struct row *row) {
     const float half_mean = -0.5f * row->mean, twice_rstd = 2 * row->rstd, rest = 0;
     const int left = row->cols - ring_column();
     float sum = 0;
-#pragma unroll 1
-    for (int v = 0; v < RING_WORDS && v * RING_STEP < left; v++) {
-        float x[PER_WORD];
-        ring_take(x, of->x, v, 1);
-#pragma unroll
-        for (int i = 0; i < PER_WORD; i++)
-            if (v * RING_STEP + i < left) sum += H_OF(x[i]);
+    EACH_SOME_WORDS(v, row->cols) {
+        float x[RING_SOME][PER_WORD];
+        ring_take(x, of->x, v, left, 1);
+        EACH_OF_SOME(j) EACH_OF_WORD(i) sum += (v + j) * RING_STEP + i < left ? H_OF(x[j][i]) : 0;
     }
     return sum;
 }
@@ -98,21 +96,20 @@ DEVICE void finish_row(const struct operands *of, const struct row *row, const s
     const float rest = rest_of(sum->c, cols), inverse_cols = 1.0f / cols;
     const float of_h = -row->rstd * (fmaf(-rest, sum->a, sum->b) * inverse_cols),
                 shift = is_rmsnorm ? 0 : -row->rstd * (sum->a * inverse_cols);
-    const int col = ring_column();
-    EACH_RING_WORD(v, col, row->cols) {
-        float x[PER_WORD], dy[PER_WORD], more[PER_WORD] = {0};
-        ring_take(x, of->x, v, are_odd);
-        ring_take(dy, of->dy, v, are_odd);
-        if (of->more != 0) ring_take(more, of->more, v, are_odd);
-#pragma unroll
-        for (int i = 0; i < PER_WORD; i++) {
-            const int e = v * PER_WORD + i;
-            const float h = H_OF(x[i]), g = dy[i] * columns->weight[e];
-            columns->dweight[e] = fmaf(dy[i], h, columns->dweight[e]);
-            columns->dbias[e] += dy[i];
-            x[i] = fmaf(h, of_h, fmaf(g, row->rstd, shift)) + more[i];
+    const int left = row->cols - ring_column();
+    EACH_SOME_WORDS(v, row->cols) {
+        float x[RING_SOME][PER_WORD], dy[RING_SOME][PER_WORD], more[RING_SOME][PER_WORD] = {{0}};
+        ring_take(x, of->x, v, left, are_odd);
+        ring_take(dy, of->dy, v, left, are_odd);
+        if (of->more != 0) ring_take(more, of->more, v, left, are_odd);
+        EACH_OF_SOME(j) EACH_OF_WORD(i) {
+            const int e = (v + j) * PER_WORD + i;
+            const float h = H_OF(x[j][i]), g = dy[j][i] * columns->weight[e];
+            columns->dweight[e] = fmaf(dy[j][i], h, columns->dweight[e]);
+            columns->dbias[e] += dy[j][i];
+            x[j][i] = fmaf(h, of_h, fmaf(g, row->rstd, shift)) + more[j][i];
         }
-        ring_put(x, of->x, v, are_odd);
+        ring_put(x, of->x, v, left, are_odd);
     }
 }
 
@@ -167,11 +164,10 @@ DEVICE void gather(float sum[FLOATS_PER_THREAD], float *shared) {
 }
 
 DEVICE void write_sums(float *to, const float sum[FLOATS_PER_THREAD], int cols) {
-    const int col = ring_column();
-    EACH_RING_WORD(v, col, cols) {
 #pragma unroll
-        for (int i = 0; i < PER_WORD; i++)
-            if (col + v * RING_STEP + i < cols) to[col + v * RING_STEP + i] = sum[v * PER_WORD + i];
+    for (int e = 0; e < FLOATS_PER_THREAD; e++) {
+        const int col = ring_column() + e / PER_WORD * RING_STEP + e % PER_WORD;
+        if (col < cols) to[col] = sum[e];
     }
 }
 

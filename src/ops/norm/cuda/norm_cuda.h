@@ -62,17 +62,17 @@ static inline int norm_slab(const struct norm_problem *p, const struct tsri_plan
 enum { NORM_NUM_RINGS = 6 }; // numbers of threads
 
 struct norm_ring {
-    int threads; // of a row
+    int threads, floats; // of a row; of a thread
     int stages, stage_bytes, shared_bytes;
 };
-// The ring of the fewest threads whose registers hold a row, with at least so many stages; false: there is none.
-bool norm_ring_fits(tsr_dtype dtype, const struct tsri_limits *limits, int64_t cols,
+// The ring of the fewest threads of so many floats that hold a row, with at least so many stages; false: there is none.
+bool norm_ring_fits(tsr_dtype dtype, const struct tsri_limits *limits, int64_t cols, int floats,
                     int num_tensors, int least_stages, struct norm_ring *ring);
 // As many blocks as run at once, or clusters of so many.
 void norm_plan_ring(const struct norm_problem *p, const struct tsri_limits *limits,
                     const struct norm_ring *ring, int blocks, struct tsri_plan *plan);
 // The plan of the index-th kernel; the one after NORM_NUM_RINGS is that of a cluster's blocks.
-struct tsri_plan norm_ring_size(tsr_dtype dtype, int index);
+struct tsri_plan norm_ring_size(int floats, int index);
 
 // ---- Programs ---------------------------------------------------------------------------------
 

@@ -33,6 +33,15 @@ bool norm_cuda_fits(const void *problem, const struct tsri_limits *limits) {
 
 static int num_tensors(const struct norm_problem *p) { return p->residual.data != NULL ? 2 : 1; }
 
+// Weights and biases of a ring's thread.
+static int ring_floats(tsr_dtype dtype) { return dtype == TSR_F32 ? 16 : 24; }
+
+static bool ring_of(const struct norm_problem *p, const struct tsri_limits *limits,
+                    struct norm_ring *ring) {
+    return norm_ring_fits(p->dtype, limits, p->cols, ring_floats(p->dtype), num_tensors(p),
+                          LEAST_STAGES, ring);
+}
+
 static int num_stages(const struct norm_problem *p) {
     return QUEUE_BYTES / (num_tensors(p) * FLOATS * (int)tsr_dtype_bytes(p->dtype));
 }
@@ -114,7 +123,7 @@ void norm_cuda_plan_forward_stages(const void *problem, const struct tsri_limits
                                    struct tsri_plan *plan) {
     const struct norm_problem *p = problem;
     struct norm_ring ring;
-    if (!norm_ring_fits(p->dtype, limits, p->cols, num_tensors(p), LEAST_STAGES, &ring)) {
+    if (!ring_of(p, limits, &ring)) {
         tsri_plan_cuda_stages(plan, limits, p->rows, p->cols, p->dtype, num_tensors(p));
         return;
     }
@@ -161,8 +170,7 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
     const struct tsri_plan here = plan_here(ctx, p, of_call), *plan = &here;
     const int threads = is_ring(plan) ? NORM_MAX_THREADS : tsri_cuda_block_threads(plan);
     struct norm_ring ring = {0};
-    if (is_ring(plan))
-        (void)norm_ring_fits(p->dtype, limits, p->cols, num_tensors(p), LEAST_STAGES, &ring);
+    if (is_ring(plan)) (void)ring_of(p, limits, &ring);
     struct deal deal = {.long_blocks = 0};
     if (has_queue(p, plan) && !norm_is_cluster(plan)) deal = deal_out(p, limits);
     const struct norm_forward_params params = {
@@ -229,7 +237,7 @@ bool norm_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program
         if (index < num_rows)
             tsri_plan_cuda_widths(&plan, 1, all[index].cols, all);
         else if (index < num_rings)
-            plan = norm_ring_size(p.dtype, index - num_rows);
+            plan = norm_ring_size(ring_floats(p.dtype), index - num_rows);
         else if (index < num_staged)
             plan = tsri_cuda_staged_size(index - num_rings);
         else

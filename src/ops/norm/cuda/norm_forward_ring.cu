@@ -33,10 +33,11 @@ struct block {
 DEVICE struct operands operands_of(const struct block *block, const struct row *row) {
     const struct norm_forward_params *p = block->p;
     const long long x = row->at * p->x_stride, residual = row->at * p->residual_stride;
-    struct operands of = {ring_words(ring_stage(&block->ring, row->stage, 0), p->x, x), 0,
-                          DO_LANES_DIFFER || is_odd(p->x, x)};
+    struct operands of = {ring_words(ring_stage(&block->ring, row->stage, 0), p->x, x, row->cols),
+                          0, DO_LANES_DIFFER || is_odd(p->x, x)};
     if (p->residual == 0) return of;
-    of.residual = ring_words(ring_stage(&block->ring, row->stage, 1), p->residual, residual);
+    of.residual =
+        ring_words(ring_stage(&block->ring, row->stage, 1), p->residual, residual, row->cols);
     of.are_odd |= is_odd(p->residual, residual);
     return of;
 }
@@ -59,54 +60,53 @@ DEVICE struct stage stage_of_y(const struct block *block, const struct row *row)
 
 // The thread's sum of x; with a residual, the sum replaces x.
 DEVICE float begin_row(const struct operands *of, int cols, int are_odd) {
-    const int col = ring_column();
-    float sum = 0;
-    EACH_RING_WORD(v, col, cols) {
-        float x[PER_WORD], more[PER_WORD];
-        ring_take(x, of->x, v, are_odd);
+    const int left = cols - ring_column();
+    float sum[2] = {0, 0}; // two chains
+    EACH_SOME_WORDS(v, cols) {
+        float x[RING_SOME][PER_WORD], more[RING_SOME][PER_WORD];
+        ring_take(x, of->x, v, left, are_odd);
         if (of->residual != 0) {
-            ring_take(more, of->residual, v, are_odd);
-#pragma unroll
-            for (int i = 0; i < PER_WORD; i++) x[i] = as_stored(x[i] + more[i]);
-            ring_put(x, of->x, v, are_odd);
+            ring_take(more, of->residual, v, left, are_odd);
+            EACH_OF_SOME(j) EACH_OF_WORD(i) x[j][i] = as_stored(x[j][i] + more[j][i]);
+            ring_put(x, of->x, v, left, are_odd);
         }
-#pragma unroll
-        for (int i = 0; i < PER_WORD; i++) sum += x[i];
+        EACH_OF_SOME(j) EACH_OF_WORD(i) sum[j % 2] += x[j][i];
     }
-    return sum;
+    return sum[0] + sum[1];
 }
 
 // The thread's sums of x - mean, and of its squares.
-DEVICE void square_row(const struct operands *of, const struct row *row, float *offset,
-                       float *squares, int are_odd) {
-    const int col = ring_column();
-    EACH_RING_WORD(v, col, row->cols) {
-        float x[PER_WORD];
-        ring_take(x, of->x, v, are_odd);
-#pragma unroll
-        for (int i = 0; i < PER_WORD; i++) {
-            const int is_column = i == 0 || col + v * RING_STEP + i < row->cols;
-            const float centred = is_column ? x[i] - row->mean : 0;
-            *offset += centred;
-            *squares = fmaf(centred, centred, *squares);
+DEVICE void square_row(const struct operands *of, const struct row *row, struct three *sums,
+                       int are_odd) {
+    const int left = row->cols - ring_column();
+    float offset[2] = {0, 0}, squares[2] = {0, 0};
+    EACH_SOME_WORDS(v, row->cols) {
+        float x[RING_SOME][PER_WORD];
+        ring_take(x, of->x, v, left, are_odd);
+        EACH_OF_SOME(j) EACH_OF_WORD(i) {
+            const float centred = (v + j) * RING_STEP + i < left ? x[j][i] - row->mean : 0;
+            offset[j % 2] += centred;
+            squares[j % 2] = fmaf(centred, centred, squares[j % 2]);
         }
     }
+    sums->a = offset[0] + offset[1];
+    sums->b = squares[0] + squares[1];
 }
 
 DEVICE void finish_row(const struct operands *of, const struct row *row,
                        const struct row_moments *moments, const float weight[FLOATS_PER_THREAD],
                        const float bias[FLOATS_PER_THREAD], int are_odd) {
-    const int col = ring_column();
+    const int left = row->cols - ring_column();
     char *y = of->residual != 0 ? of->residual : of->x;
-    EACH_RING_WORD(v, col, row->cols) {
-        float x[PER_WORD];
-        ring_take(x, of->x, v, are_odd);
-#pragma unroll
-        for (int i = 0; i < PER_WORD; i++) {
-            const int e = v * PER_WORD + i;
-            x[i] = fmaf((x[i] - row->mean) * moments->rstd - moments->shift, weight[e], bias[e]);
+    EACH_SOME_WORDS(v, row->cols) {
+        float x[RING_SOME][PER_WORD];
+        ring_take(x, of->x, v, left, are_odd);
+        EACH_OF_SOME(j) EACH_OF_WORD(i) {
+            const int e = (v + j) * PER_WORD + i;
+            x[j][i] =
+                fmaf((x[j][i] - row->mean) * moments->rstd - moments->shift, weight[e], bias[e]);
         }
-        ring_put(x, y, v, are_odd);
+        ring_put(x, y, v, left, are_odd);
     }
 }
 
@@ -192,9 +192,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
         if (next.cols > 0) {
             const struct operands of = operands_of(&block, &next);
             if (of.are_odd)
-                square_row(&of, &next, &sum.a, &sum.b, 1);
+                square_row(&of, &next, &sum, 1);
             else
-                square_row(&of, &next, &sum.a, &sum.b, 0);
+                square_row(&of, &next, &sum, 0);
         }
         ring_give_sums(&sum, has_mean, &slots, turn ^ 1);
         const int is_there = now.cols >= 0;

@@ -5,24 +5,22 @@
 static const int ring_sizes[NORM_NUM_RINGS] = {8, 32, 64, 128, 256, NORM_MAX_THREADS};
 enum { OTHER_BYTES = 2048 }; // of shared memory: what the system and a kernel's own arrays take
 
-// Columns of which a thread keeps sums or weights in registers.
-static int ring_floats(tsr_dtype dtype) { return dtype == TSR_F32 ? 16 : 24; }
-
 // A row's bytes in its stage, wherever it begins; its last word is whole.
 static int64_t ring_bytes(tsr_dtype dtype, int64_t cols) {
     const int64_t bytes = (int64_t)tsr_dtype_bytes(dtype);
     return (int64_t)tsri_round_up((size_t)((cols + cols % 2) * bytes + 16 - bytes), 16);
 }
 
-bool norm_ring_fits(tsr_dtype dtype, const struct tsri_limits *limits, int64_t cols,
+bool norm_ring_fits(tsr_dtype dtype, const struct tsri_limits *limits, int64_t cols, int floats,
                     int num_tensors, int least_stages, struct norm_ring *ring) {
     enum { MOST_STAGES = 7 };
     const int64_t bytes = ring_bytes(dtype, cols);
     for (int i = 0; i < NORM_NUM_RINGS; i++) {
         const int64_t of_step = NORM_MAX_THREADS / ring_sizes[i] * num_tensors * bytes;
         const int64_t stages = (limits->shared_bytes_per_block - OTHER_BYTES) / of_step;
-        if (cols > (int64_t)ring_sizes[i] * ring_floats(dtype) || stages < least_stages) continue;
+        if (cols > (int64_t)ring_sizes[i] * floats || stages < least_stages) continue;
         *ring = (struct norm_ring){.threads = ring_sizes[i],
+                                   .floats = floats,
                                    .stages = (int)tsri_min(stages, MOST_STAGES),
                                    .stage_bytes = (int)bytes};
         ring->shared_bytes = (int)of_step * ring->stages;
@@ -31,18 +29,18 @@ bool norm_ring_fits(tsr_dtype dtype, const struct tsri_limits *limits, int64_t c
     return false;
 }
 
-static struct tsri_plan plan_of(tsr_dtype dtype, int threads, int blocks) {
-    return (struct tsri_plan){.block_m = threads, .block_n = ring_floats(dtype), .block_k = blocks};
+static struct tsri_plan plan_of(int floats, int threads, int blocks) {
+    return (struct tsri_plan){.block_m = threads, .block_n = floats, .block_k = blocks};
 }
 
-struct tsri_plan norm_ring_size(tsr_dtype dtype, int index) {
-    return index < NORM_NUM_RINGS ? plan_of(dtype, ring_sizes[index], 1)
-                                  : plan_of(dtype, NORM_MAX_THREADS, 2);
+struct tsri_plan norm_ring_size(int floats, int index) {
+    return index < NORM_NUM_RINGS ? plan_of(floats, ring_sizes[index], 1)
+                                  : plan_of(floats, NORM_MAX_THREADS, 2);
 }
 
 void norm_plan_ring(const struct norm_problem *p, const struct tsri_limits *limits,
                     const struct norm_ring *ring, int blocks, struct tsri_plan *plan) {
-    const struct tsri_plan of_row = plan_of(p->dtype, ring->threads, blocks);
+    const struct tsri_plan of_row = plan_of(ring->floats, ring->threads, blocks);
     plan->block_m = of_row.block_m;
     plan->block_n = of_row.block_n;
     plan->block_k = of_row.block_k;
