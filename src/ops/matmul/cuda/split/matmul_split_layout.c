@@ -144,8 +144,9 @@ double matmul_split_account_end(const struct matmul_problem *p,
 // The time of a stage: a multiprocessor's copies or products, whichever is longer.
 static double account_stage(const struct matmul_problem *p, const struct matmul_split_layout *l,
                             bool b_is_mn, int num_sms) {
-    static const double slab_ns = 8, bytes_per_ns = 117, clocks_per_ns = 1.48;
-    const double outside_ns = matmul_split_bytes_of_b(p) > LARGE_BYTES ? 0.9 : 0.3;
+    static const double slab_ns = 8, clocks_per_ns = 1.48;
+    const bool is_large = matmul_split_bytes_of_b(p) > LARGE_BYTES; // it may come from memory
+    const double bytes_per_ns = is_large ? 105 : 117, outside_ns = is_large ? 0.9 : 0.3;
     enum { MORE_ROWS = 9 }; // extra rows: fixed cost of the products
     const bool is_sharing = l->share_m * l->share_n > 1;
     const int slabs = l->tile.slabs;
@@ -241,16 +242,16 @@ bool matmul_split_is_streamed(const struct matmul_problem *p, bool b_is_mn) {
     return p->m <= SOME_ROWS && !b_is_mn && matmul_split_bytes_of_b(p) > MATMUL_SPLIT_CACHE_BYTES;
 }
 
-// How much longer a product takes whose b comes from memory than by its account, which was fitted to others. Blocks below each
-// other that share b read it once; those that share a or k do not.
+// How much longer a product takes whose b comes from memory than by its account. Blocks below each other that share b read it
+// once.
 static double account_cold(const struct matmul_split_layout *l) {
-    return l->share_m > 1 ? 0.9 : l->share_n > 1 || l->num_splits > 2 ? 1.09 : 0.95;
+    return l->share_m > 1 ? 0.95 : l->num_splits == MATMUL_SPLIT_MOST_SPLITS ? 1.2 : 1;
 }
 
 double matmul_split_account(const struct matmul_problem *p, const struct matmul_split_layout *l,
                             bool b_is_mn, int num_sms) {
     if (matmul_split_is_streamed(p, b_is_mn)) return account_streamed(p, l, num_sms);
-    const bool is_cold = p->m > SOME_ROWS && matmul_split_bytes_of_b(p) > LARGE_BYTES;
+    const bool is_cold = matmul_split_bytes_of_b(p) > LARGE_BYTES;
     return (is_cold ? account_cold(l) : 1) * account_tiles(p, l, b_is_mn, num_sms);
 }
 
