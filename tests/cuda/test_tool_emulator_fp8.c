@@ -20,7 +20,8 @@ static const struct emulator_case cases[] = {
      .tile = "cuda-split 64x128x2"},
     {"matmul_forward", NULL, TSR_F32, "m=64 n=136 k=1008" FAST " +bias",
      .tile = "cuda-split 64x64x2"},
-    {"matmul_forward", NULL, TSR_BF16, "m=60 n=72 k=656" SCALED " +b_up +b_up_scale activation=silu",
+    {"matmul_forward", NULL, TSR_BF16,
+     "m=60 n=72 k=656" SCALED " +b_up +b_up_scale activation=silu",
      .tile = "cuda-split 64x128x1"}, // a gate
     {"matmul_forward", NULL, TSR_BF16, "m=144 n=64 k=400" SCALED, .tile = "cuda-split 72x64x1"},
     {"matmul_forward", NULL, TSR_BF16, "m=80 n=200 k=2064" FAST " +residual",

@@ -114,12 +114,11 @@ bool matmul_cuda_split_choice(const struct matmul_problem *problem,
     return true;
 }
 
-// Kernels of e4m3 that are not rare. Sums in parts have fewer: their tiles differ less in time.
+// The kernels of e4m3 that are not rare: of these, each serves many products, and others would gain less.
 static bool has_fp8_kernel(int rows, int slabs, bool shares, enum matmul_split_sums sums) {
-    (void)slabs, (void)shares;
-    if (sums == MATMUL_SPLIT_16_BITS) return true;
-    if (sums == MATMUL_SPLIT_FAST) return rows != 72 && rows != 144;
-    return true;
+    const bool is_fast = sums == MATMUL_SPLIT_FAST;
+    if (shares) return is_fast && (rows == 96 || rows == 112);
+    return rows > 32 || slabs == 2 || (is_fast && rows == 32);
 }
 
 // Among tiles that share copies, prefers those of two blocks that were faster in some measurement, with a large b and more rows
@@ -131,7 +130,9 @@ static bool may_prefer(const struct matmul_problem *p, const struct matmul_split
     const bool is_large = matmul_split_bytes_of_b(p) > MATMUL_SPLIT_LARGE_BYTES;
     const bool is_new = l->rows == 80 || l->rows == 112; // not measured with a smaller b
     if (is_new && !is_large) return false;
-    if (!has_fp8_kernel(l->rows, l->tile.slabs, shared > 1, l->sums)) return false;
+    if (l->sums != MATMUL_SPLIT_16_BITS &&
+        !has_fp8_kernel(l->rows, l->tile.slabs, shared > 1, l->sums))
+        return false;
     if (p->a.dtype == TSR_F16 && l->rows <= 32 && l->tile.slabs == 1 && has_others) return false;
     if (shared == 1) return true;
     const bool may_be_many = is_large && p->m > MATMUL_SPLIT_SOME_ROWS;
@@ -140,13 +141,16 @@ static bool may_prefer(const struct matmul_problem *p, const struct matmul_split
            (l->tiles_n - 1) * l->tile.cols < p->n;
 }
 
-// The fastest choice among those that a tuning row allows, if one of them is possible; else among all.
+// The fastest choice among those that a tuning row allows, if one of them is possible; else among the preferred ones; else, up to
+// `last`, among all.
+enum { ASKED, PREFERRED, ANY };
 static double choose(const struct matmul_problem *p, const struct tsri_limits *limits,
-                     struct matmul_split_ways ways, struct matmul_split_layout *best) {
+                     struct matmul_split_ways ways, int last, struct matmul_split_layout *best) {
     double best_ns = INFINITY, best_rank = INFINITY, ns;
     struct matmul_split_layout l;
     int64_t block[3];
-    for (int is_free = limits->block[0] == 0; is_free < 2 && isinf(best_ns); is_free++)
+    for (int among = limits->block[0] == 0 ? PREFERRED : ASKED; among <= last && isinf(best_ns);
+         among++)
         for (int i = 0; choice_of(p, limits, ways, i, &l, &ns); i++) {
             if (isinf(ns)) continue;
             // With more rows, it is meant for tiles that all run at once.
@@ -154,8 +158,8 @@ static double choose(const struct matmul_problem *p, const struct tsri_limits *l
             const double rank = is_late ? 1e6 * ns : ns;
             if (!(rank < best_rank)) continue;
             blocks_of(p, &l, block);
-            if (is_free && !may_prefer(p, &l)) continue;
-            if (!is_free && !matmul_cuda_is_asked(limits, block)) continue;
+            if (among == PREFERRED && !may_prefer(p, &l)) continue;
+            if (among == ASKED && !matmul_cuda_is_asked(limits, block)) continue;
             best_ns = ns;
             best_rank = rank;
             *best = l;
@@ -170,7 +174,7 @@ bool matmul_cuda_split_is_best(const struct matmul_problem *problem,
     const struct matmul_problem p = matmul_split_problem(problem);
     const struct matmul_split_ways ways = ways_of(&p, sums_of(problem));
     struct matmul_split_layout l = {0};
-    const double b = matmul_split_bytes_of_b(&p), plain = choose(&p, limits, ways, &l);
+    const double b = matmul_split_bytes_of_b(&p), plain = choose(&p, limits, ways, PREFERRED, &l);
     const double ns = isfinite(plain) ? plain + matmul_split_account_end(&p, &l) : plain;
     if (matmul_split_is_streamed(&p, ways.b_is_mn) && isfinite(ns) && matmul_split_reads_b_once(&l))
         return true;
@@ -184,7 +188,7 @@ void matmul_cuda_plan_split(const void *problem, const struct tsri_limits *limit
                             struct tsri_plan *plan) {
     const struct matmul_problem p = matmul_split_problem(problem);
     struct matmul_split_layout l;
-    (void)choose(&p, limits, ways_of(&p, sums_of(problem)), &l);
+    (void)choose(&p, limits, ways_of(&p, sums_of(problem)), ANY, &l);
     plan->block_m = l.rows;
     plan->grain = cluster_of(&l);
     plan->block_n = l.tile.cols * cols_of_block(&p);
@@ -252,9 +256,8 @@ static struct tsri_cuda_program program_of(int rows, int slabs, bool shares, tsr
 // Rare: f16 with few tiles, half stages of few rows, and the widest tile; and shared tiles that the cost model never prefers.
 static bool is_rare(int rows, int slabs, bool shares, tsr_dtype dtype,
                     enum matmul_split_sums sums) {
-    if (sums != MATMUL_SPLIT_16_BITS &&
-        (dtype == TSR_F16 || !has_fp8_kernel(rows, slabs, shares, sums)))
-        return true;
+    if (sums != MATMUL_SPLIT_16_BITS)
+        return dtype == TSR_F16 || !has_fp8_kernel(rows, slabs, shares, sums);
     if (shares)
         return dtype == TSR_F16 || !(matmul_split_may_prefer_shared(rows, true) ||
                                      matmul_split_may_prefer_shared(rows, false));

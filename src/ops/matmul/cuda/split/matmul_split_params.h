@@ -41,10 +41,10 @@ struct matmul_split_params {
 };
 
 enum {
-    MATMUL_SPLIT_STRIDE = 68,    // floats per row of 64 sums of a warpgroup
-    MATMUL_SPLIT_UNIT = 8192,    // bytes of 64 columns of b and 64 of k
-    MATMUL_SPLIT_EIGHT = 2048,   // bytes of a group's sums of 8 rows and 64 columns
-    MATMUL_SPLIT_PROMOTE = 2048, // columns of k that tensor cores sum in one part
+    MATMUL_SPLIT_STRIDE = 68,       // floats per row of 64 sums of a warpgroup
+    MATMUL_SPLIT_UNIT = 8192,       // bytes of 64 columns of b and 64 of k
+    MATMUL_SPLIT_EIGHT = 2048,      // bytes of a group's sums of 8 rows and 64 columns
+    MATMUL_SPLIT_PROMOTE = 2048,    // columns of k that tensor cores sum in one part
     MATMUL_SPLIT_PROMOTE_FP8 = 256, // of e4m3, if sums are promoted
 };
 
