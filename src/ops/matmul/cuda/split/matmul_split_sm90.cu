@@ -31,11 +31,13 @@
 // begin at multiples of a stage).
 #ifdef FP8
 #define IS_FP8 1
-#define HAS_PARTS !IS_FAST
+#define IS_PROMOTED (!IS_FAST)
+#define HAS_PARTS IS_PROMOTED
 #define FP8_TILES(rows) PASTE(WGMMA_FP8_, rows)
 #define PRODUCT(c, b, a, is_more, b_is_mn, a_is_mn) FP8_TILES(ROWS)("e4m3.e4m3", c, b, a, is_more)
 #else
 #define IS_FP8 0
+#define IS_PROMOTED 0
 #define HAS_PARTS (ROWS <= 64) // as in matmul_split_has_parts
 #define PRODUCT(c, b, a, is_more, b_is_mn, a_is_mn) TILES(ROWS)(c, b, a, is_more, b_is_mn, a_is_mn)
 #endif
@@ -47,8 +49,9 @@ enum {
     A_MAY_BE_MN = !IS_FP8 && ROWS % 64 == 0, // whole units of lines along m
     B_MAY_BE_MN = !IS_FP8,
     HOLD_NS = 500, // less than the time of a tile
-    // Promoted, 96 rows have 109 registers, which suffice for two blocks, but spill if bounded.
-    BLOCKS_OF_SM = ROWS <= (SHARES ? 72 : IS_FP8 && HAS_PARTS ? 80 : 96) ? 2 : 1,
+    // Sums of 96 rows that are promoted take 109 registers, which suffice for two blocks; bounded, they spill.
+    MOST_FOR_TWO = SHARES ? 72 : 96 - 16 * IS_PROMOTED,
+    BLOCKS_OF_SM = ROWS <= MOST_FOR_TWO ? 2 : 1,
     UNIT_BYTES = MATMUL_SPLIT_UNIT,
     EIGHTS = ROWS / 8,
     STRIDE = MATMUL_SPLIT_STRIDE,
@@ -185,7 +188,7 @@ DEVICE void multiply_part(const struct matmul_split_params *w, const struct plac
 }
 
 // A warpgroup's sums over the block's part of k. Tensor cores truncate, so sums of PROMOTE columns are added in fp32;
-// tiles without parts have no more of k than that.
+// tiles without parts have no more of k than that, or sums are fast.
 DEVICE void multiply(float sum[EIGHTS][4], const struct matmul_split_params *w,
                      const struct place *place, unsigned base, unsigned barriers, int warp,
                      int lane, int b_is_mn, int a_is_mn) {
@@ -193,12 +196,14 @@ DEVICE void multiply(float sum[EIGHTS][4], const struct matmul_split_params *w,
     struct ring ring = {0, 0};
 #if HAS_PARTS
     enum { OF_PART = PROMOTE / (SLABS * UNIT) };
+    // Of e4m3, parts are cut at multiples of PROMOTE columns of k, whatever the splits.
+    int most = OF_PART - (IS_FP8 ? place->first / (SLABS * UNIT) % OF_PART : 0);
     float acc[EIGHTS][4];
 #pragma unroll
     for (int i = 0; i < EIGHTS * 4; i++) sum[i / 4][i % 4] = 0;
 #pragma unroll 1
-    for (int first = 0; first < place->count; first += OF_PART) {
-        const int left = place->count - first, count = left < OF_PART ? left : OF_PART;
+    for (int first = 0; first < place->count; first += most, most = OF_PART) {
+        const int left = place->count - first, count = left < most ? left : most;
         multiply_part(w, place, &ring, acc, base, barriers, group, lane, first, count, b_is_mn,
                       a_is_mn);
 #pragma unroll
