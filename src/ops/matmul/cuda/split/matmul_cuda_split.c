@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matmul on Hopper with k split over the blocks of a cluster: which products it serves, its tiles and splits, and the
-// launch.
+// launch. Everything but what it serves is in terms of matmul_split_problem.
 #include <math.h>
 
 #include "cuda/cuda_tensor_map.h"
@@ -268,9 +268,9 @@ bool matmul_cuda_split_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_prog
     static const enum matmul_split_sums all_sums[] = {MATMUL_SPLIT_16_BITS, MATMUL_SPLIT_FAST,
                                                       MATMUL_SPLIT_PROMOTED};
     enum { FEW = 2, OF_KIND = TSRI_COUNT(all_rows) + FEW }; // numbers of rows with both kinds
-    enum { OF_SUMS = 2 * OF_KIND - 1, COUNT = OF_SUMS * TSRI_COUNT(all_sums) };
-    if (*index >= COUNT) {
-        *index -= COUNT;
+    enum { OF_SUMS = 2 * OF_KIND - 1, NUM_KERNELS = OF_SUMS * TSRI_COUNT(all_sums) };
+    if (*index >= NUM_KERNELS) {
+        *index -= NUM_KERNELS;
         return false;
     }
     const enum matmul_split_sums sums = all_sums[*index / OF_SUMS];

@@ -21,8 +21,8 @@ struct matmul_split_tile {
     int slabs;  // per stage
 };
 
-// Used fields of matmul: the matrices of c and residual, the epilogue, m, n, k, batch, num_batches, b_is_mn. Maps and
-// *_batch as in matmul_wgmma_params.h.
+// Used fields of matmul: the matrices of c and residual, the epilogue, m, n, k, batch, num_batches, b_is_mn; of e4m3 the scales.
+// Maps and *_batch as in matmul_wgmma_params.h; of e4m3, two elements count as one of 16 bits.
 struct matmul_split_params {
     struct tensor_map a, b, b_up;
     struct matmul_params matmul;
