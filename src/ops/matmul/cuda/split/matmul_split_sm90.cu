@@ -49,7 +49,7 @@ enum {
     A_MAY_BE_MN = !IS_FP8 && ROWS % 64 == 0, // whole units of lines along m
     B_MAY_BE_MN = !IS_FP8,
     HOLD_NS = 500, // less than the time of a tile
-    // Sums of 96 rows that are promoted take 109 registers, which suffice for two blocks; bounded, they spill.
+    // Sums of 96 rows that are promoted take 110 registers, which suffice for two blocks; bounded, they spill.
     MOST_FOR_TWO = SHARES ? 72 : 96 - 16 * IS_PROMOTED,
     BLOCKS_OF_SM = ROWS <= MOST_FOR_TWO ? 2 : 1,
     UNIT_BYTES = MATMUL_SPLIT_UNIT,
@@ -215,6 +215,14 @@ DEVICE void multiply(float sum[EIGHTS][4], const struct matmul_split_params *w,
 #endif
 }
 
+// Starts loading the tensors' scales before the products; multiplied at once, they would be waited for.
+DEVICE void fetch_scales(float scales[2], const struct matmul_params *p) {
+#if IS_FP8
+    scales[0] = p->a_scale.data != 0 ? *p->a_scale.data : 1;
+    scales[1] = p->b_scale.data != 0 ? *p->b_scale.data : 1;
+#endif
+}
+
 // The work of a block without a tile. Blocks of the next kernel start while this kernel runs, each where a block of the
 // previous kernel has ended. A multiprocessor without a block of this kernel would get two of them and take twice the
 // time.
@@ -272,7 +280,8 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
     unsigned bias[2];
     if (SHARES) cluster_wait();
     wait_for_primary();
-    float alpha = factor(&w.matmul, 0);
+    float scales[2];
+    fetch_scales(scales, &w.matmul);
     fetch_columns(bias, &w.matmul, place.index[2] * w.matmul.groups.bias, place.col + warp * 16,
                   lane);
 #define MULTIPLY(b_is_mn, a_is_mn)                                                                 \
@@ -302,6 +311,8 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
     const int row = place.row + mine.first * 8;
     meet(&w); // all warps are done with the stages
     if (w.is_short) {
+        float alpha = w.matmul.alpha;
+        if (IS_FP8) alpha = alpha * scales[0] * scales[1]; // as factor()
         if (w.matmul.bias != 0 || w.matmul.activation != ACTIVATION_NONE) {
             finish_columns(&w.matmul, bias, acc, alpha, EIGHTS, mine.count);
             alpha = 1;
