@@ -120,6 +120,9 @@ static void sums_are_exact(void **state) {
                                      which % 7 == 0,    kind == 3,        formats[pair & 1],
                                      formats[pair >> 1]};
                 run(t, "cuda-fp8");
+                const bool is_along_k = !t.transpose_a && t.transpose_b;
+                const bool is_e4m3 = t.a == TSR_E4M3 && t.b == TSR_E4M3;
+                if (is_along_k && is_e4m3 && t.k % 16 == 0 && t.scales < 2) run(t, "cuda-split");
                 if (which % 4 == 0) run(t, "cuda-fma");
             }
 }

@@ -106,6 +106,8 @@
 
 // ---- fp8 ----------------------------------------------------------------------------------------
 
+#define WGMMA_REGS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define WGMMA_REGS_16 WGMMA_REGS_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define WGMMA_REGS_32 WGMMA_REGS_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define WGMMA_FP8_OF(columns, registers, a_at, b_at, more_at, types, a, b, is_more, ...)           \
     asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %" #more_at ", 0;\n"                      \
@@ -114,11 +116,25 @@
                  : __VA_ARGS__                                                                     \
                  : "l"(a), "l"(b), "r"(is_more)                                                    \
                  : "memory")
+#define WGMMA_FP8_16(types, c, a, b, is_more)                                                      \
+    WGMMA_FP8_OF(16, 8, 8, 9, 10, types, a, b, is_more, WGMMA_4(c, 0), WGMMA_4(c, 1))
+#define WGMMA_FP8_32(types, c, a, b, is_more)                                                      \
+    WGMMA_FP8_OF(32, 16, 16, 17, 18, types, a, b, is_more, WGMMA_16(c, 0))
+#define WGMMA_FP8_48(types, c, a, b, is_more)                                                      \
+    WGMMA_FP8_OF(48, 24, 24, 25, 26, types, a, b, is_more, WGMMA_16(c, 0), WGMMA_4(c, 4),          \
+                 WGMMA_4(c, 5))
 #define WGMMA_FP8_64(types, c, a, b, is_more)                                                      \
     WGMMA_FP8_OF(64, 32, 32, 33, 34, types, a, b, is_more, WGMMA_32(c, 0))
+#define WGMMA_FP8_72(types, c, a, b, is_more)                                                      \
+    WGMMA_FP8_OF(72, 36, 36, 37, 38, types, a, b, is_more, WGMMA_32(c, 0), WGMMA_4(c, 8))
+#define WGMMA_FP8_80(types, c, a, b, is_more)                                                      \
+    WGMMA_FP8_OF(80, 40, 40, 41, 42, types, a, b, is_more, WGMMA_32(c, 0), WGMMA_4(c, 8),          \
+                 WGMMA_4(c, 9))
 #define WGMMA_FP8_88(types, c, a, b, is_more)                                                      \
     WGMMA_FP8_OF(88, 44, 44, 45, 46, types, a, b, is_more, WGMMA_32(c, 0), WGMMA_4(c, 8),          \
                  WGMMA_4(c, 9), WGMMA_4(c, 10))
+#define WGMMA_FP8_96(types, c, a, b, is_more)                                                      \
+    WGMMA_FP8_OF(96, 48, 48, 49, 50, types, a, b, is_more, WGMMA_32(c, 0), WGMMA_16(c, 8))
 #define WGMMA_FP8_104(types, c, a, b, is_more)                                                     \
     WGMMA_FP8_OF(104, 52, 52, 53, 54, types, a, b, is_more, WGMMA_32(c, 0), WGMMA_16(c, 8),        \
                  WGMMA_4(c, 12))
@@ -127,6 +143,9 @@
                  WGMMA_4(c, 12), WGMMA_4(c, 13))
 #define WGMMA_FP8_136(types, c, a, b, is_more)                                                     \
     WGMMA_FP8_OF(136, 68, 68, 69, 70, types, a, b, is_more, WGMMA_64(c, 0), WGMMA_4(c, 16))
+#define WGMMA_FP8_144(types, c, a, b, is_more)                                                     \
+    WGMMA_FP8_OF(144, 72, 72, 73, 74, types, a, b, is_more, WGMMA_64(c, 0), WGMMA_4(c, 16),        \
+                 WGMMA_4(c, 17))
 #define WGMMA_FP8_168(types, c, a, b, is_more)                                                     \
     WGMMA_FP8_OF(168, 84, 84, 85, 86, types, a, b, is_more, WGMMA_64(c, 0), WGMMA_16(c, 16),       \
                  WGMMA_4(c, 20))

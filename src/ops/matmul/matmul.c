@@ -37,7 +37,7 @@ static const struct tsri_variant forward_variants[] = {
     {"cuda-wgmma", "16-bit tiles by the copy engine and wgmma, on Hopper", TSR_VARIANT_CUDA,
      matmul_cuda_wgmma_serves, matmul_cuda_plan_wgmma, matmul_cuda_wgmma_run,
      matmul_cuda_wgmma_prepare},
-    {"cuda-split", "few 16-bit tiles, k split over the blocks of a cluster, by wgmma on Hopper",
+    {"cuda-split", "few tiles of 16 bits or e4m3, k split over the blocks of a cluster, on Hopper",
      TSR_VARIANT_CUDA, matmul_cuda_split_serves, matmul_cuda_plan_split, matmul_cuda_split_run,
      matmul_cuda_split_prepare},
     {"cuda-fp8", "fp8 tiles by the copy engine and wgmma, on Hopper", TSR_VARIANT_CUDA,

@@ -334,8 +334,8 @@ static void sharers(void **state) {
         const struct tsri_plan plan = {
             .block_m = ROWS, .block_n = COLS, .block_k = 64, .grain = cases[i].cluster};
         const int below = cases[i].below, beside = cases[i].beside;
-        const struct matmul_split_layout l =
-            matmul_split_lay_out(&p, false, ROWS, COLS, cases[i].cluster, hopper.num_sms);
+        const struct matmul_split_layout l = matmul_split_lay_out(
+            &p, (struct matmul_split_ways){0}, ROWS, COLS, cases[i].cluster, hopper.num_sms);
         count_anew(ctx);
         fake.depth++; // as inside a call
         assert_ok(matmul_cuda_split_run(ctx, &p, &plan, NULL));

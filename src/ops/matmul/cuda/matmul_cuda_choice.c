@@ -49,7 +49,12 @@ static const char *prefer_f32(const struct matmul_problem *p, const struct tsri_
 const char *matmul_cuda_prefer(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
     bool has_mma = matmul_cuda_mma_serves(p, limits);
-    if (matmul_cuda_fp8_serves(p, limits)) return "cuda-fp8";
+    if (matmul_cuda_fp8_serves(p, limits)) {
+        const bool is_split =
+            !is_invariant && matmul_cuda_split_serves(p, limits) &&
+            matmul_cuda_split_is_best(p, limits, matmul_cuda_ns(p, MATMUL_FP8, limits));
+        return is_split ? "cuda-split" : "cuda-fp8";
+    }
     // 4 x 4096 x 4096 in bf16 takes 18 us with gemv and 12 us on tensor cores.
     if (!is_invariant && !has_mma && matmul_cuda_gemv_serves(p, limits)) return "cuda-gemv";
     if (!has_mma) return prefer_f32(p, limits, is_invariant);

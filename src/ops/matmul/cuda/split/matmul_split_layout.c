@@ -13,6 +13,24 @@ enum {
     LARGE_BYTES = MATMUL_SPLIT_LARGE_BYTES,
 };
 
+static struct matmul_matrix in_pairs(struct matmul_matrix t, tsr_dtype dtype, bool is_a) {
+    t.dtype = dtype;
+    *(is_a ? &t.row : &t.col) /= 2; // the other step is 1
+    for (int i = 0; i < MATMUL_MAX_BATCH_DIMS; i++) t.batch[i] /= 2;
+    return t;
+}
+
+struct matmul_problem matmul_split_problem(const struct matmul_problem *p) {
+    struct matmul_problem pairs = *p;
+    if (!matmul_is_fp8(p->a.dtype)) return pairs;
+    const tsr_dtype dtype = matmul_cuda_dtype(p);
+    pairs.k = p->k / 2;
+    pairs.a = in_pairs(p->a, dtype, true);
+    pairs.b = in_pairs(p->b, dtype, false);
+    pairs.b_up = in_pairs(p->b_up, dtype, false);
+    return pairs;
+}
+
 int64_t matmul_split_blocks_of_k(const struct matmul_problem *p,
                                  const struct matmul_split_tile *t) {
     return tsri_ceil_div(p->k, UNIT * t->slabs);
@@ -54,17 +72,18 @@ static int blocks_of_sm(const struct matmul_split_layout *l, int num_sms) {
     return (is_few || is_48) && are_apart(l->num_blocks, num_sms) ? 2 : 1;
 }
 
-struct matmul_split_layout matmul_split_lay_out(const struct matmul_problem *p, bool b_is_mn,
-                                                int rows, int cols, int cluster, int num_sms) {
+struct matmul_split_layout matmul_split_lay_out(const struct matmul_problem *p,
+                                                struct matmul_split_ways ways, int rows, int cols,
+                                                int cluster, int num_sms) {
     const bool is_gated = p->b_up.data != NULL, is_sharing = cluster >= MATMUL_SPLIT_BELOW;
     const int num_splits = is_sharing ? 1 : cluster;
     struct matmul_split_layout l = {
-        .rows = rows, .num_splits = num_splits, .share_m = 1, .share_n = 1};
+        .sums = ways.sums, .rows = rows, .num_splits = num_splits, .share_m = 1, .share_n = 1};
     if (is_sharing) {
         l.share_m = cluster / MATMUL_SPLIT_BELOW % 10;
         l.share_n = cluster / MATMUL_SPLIT_BESIDE;
     }
-    l.tile = matmul_split_tile_of(rows, cols, rows <= 32 ? 2 : 1, is_gated, b_is_mn);
+    l.tile = matmul_split_tile_of(rows, cols, rows <= 32 ? 2 : 1, is_gated, ways.b_is_mn);
     l.groups = l.tile.groups;
     l.tiles_m = tsri_ceil_div(p->m, rows);
     l.tiles_n = tsri_ceil_div(p->n, cols);
@@ -144,7 +163,7 @@ double matmul_split_account_end(const struct matmul_problem *p,
 // The time of a stage: a multiprocessor's copies or products, whichever is longer.
 static double account_stage(const struct matmul_problem *p, const struct matmul_split_layout *l,
                             bool b_is_mn, int num_sms) {
-    static const double slab_ns = 8, clocks_per_ns = 1.48;
+    static const double slab_ns = 8, clocks_per_ns = 1.48, promoted = 1.15;
     const bool is_large = matmul_split_bytes_of_b(p) > LARGE_BYTES; // it may come from memory
     const double bytes_per_ns = is_large ? 105 : 117, outside_ns = is_large ? 0.9 : 0.3;
     enum { MORE_ROWS = 9 }; // extra rows: fixed cost of the products
@@ -160,7 +179,8 @@ static double account_stage(const struct matmul_problem *p, const struct matmul_
     if (a > LARGE_BYTES && l->share_n == 1 && 10 * l->num_blocks >= 9 * num_sms) copies *= 1.2;
     // Lines that are not aligned to 128 bytes.
     if (!b_is_mn && p->k % UNIT != 0) copies *= l->share_m > 1 ? 0.89 : 1.5;
-    const double products = l->groups * (l->rows + MORE_ROWS) * 2 / clocks_per_ns;
+    const double products = l->groups * (l->rows + MORE_ROWS) * 2 / clocks_per_ns *
+                            (l->sums == MATMUL_SPLIT_PROMOTED ? promoted : 1);
     const double stage = slabs * (products > copies ? products : copies);
     // Held places do not keep away all blocks that would share a multiprocessor.
     if (l->num_splits == 2 && l->groups > 1 && l->num_held > num_sms / 11) return 1.15 * stage;

@@ -22,8 +22,21 @@ enum {
 // with a part of k; or 10 times the blocks in a column plus 100 times the blocks in a row that share their copies.
 enum { MATMUL_SPLIT_BELOW = 10, MATMUL_SPLIT_BESIDE = 100 };
 
+// The directions of a product's operands, and its sums: of 16 bits; or of e4m3, where tensor cores sum a block's part of k, or
+// MATMUL_SPLIT_PROMOTE_FP8 of it.
+enum matmul_split_sums { MATMUL_SPLIT_16_BITS, MATMUL_SPLIT_FAST, MATMUL_SPLIT_PROMOTED };
+struct matmul_split_ways {
+    bool a_is_mn, b_is_mn;
+    enum matmul_split_sums sums;
+};
+
+// The product as the kernel, its layout and its account see it. Of e4m3 with lines along k, two elements are one of 16 bits, of
+// the dtype that c and what is added to it have; k and the strides are half as large.
+struct matmul_problem matmul_split_problem(const struct matmul_problem *p);
+
 struct matmul_split_layout {
     struct matmul_split_tile tile;
+    enum matmul_split_sums sums;
     int rows, groups;                                       // of the tile
     int num_splits, share_m, share_n, stages, shared_bytes; // the first three as in the params
     int ahead;        // slabs of b that are prefetched into the second-level cache
@@ -33,8 +46,9 @@ struct matmul_split_layout {
     int64_t blocks_of_k; // per part, at most
 };
 
-struct matmul_split_layout matmul_split_lay_out(const struct matmul_problem *p, bool b_is_mn,
-                                                int rows, int cols, int cluster, int num_sms);
+struct matmul_split_layout matmul_split_lay_out(const struct matmul_problem *p,
+                                                struct matmul_split_ways ways, int rows, int cols,
+                                                int cluster, int num_sms);
 int matmul_split_blocks_of_cluster(const struct matmul_split_layout *l);
 // Whether b is read once, by clusters that leave no multiprocessor unused.
 static inline bool matmul_split_reads_b_once(const struct matmul_split_layout *l) {

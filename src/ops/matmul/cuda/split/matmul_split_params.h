@@ -21,8 +21,8 @@ struct matmul_split_tile {
     int slabs;  // per stage
 };
 
-// Used fields of matmul: the matrices of c and residual, the epilogue, m, n, k, batch, num_batches, b_is_mn. Maps and
-// *_batch as in matmul_wgmma_params.h.
+// Used fields of matmul: the matrices of c and residual, the epilogue, m, n, k, batch, num_batches, b_is_mn; of e4m3 the scales.
+// Maps and *_batch as in matmul_wgmma_params.h; of e4m3, two elements count as one of 16 bits.
 struct matmul_split_params {
     struct tensor_map a, b, b_up;
     struct matmul_params matmul;
@@ -41,10 +41,11 @@ struct matmul_split_params {
 };
 
 enum {
-    MATMUL_SPLIT_STRIDE = 68,    // floats per row of 64 sums of a warpgroup
-    MATMUL_SPLIT_UNIT = 8192,    // bytes of 64 columns of b and 64 of k
-    MATMUL_SPLIT_EIGHT = 2048,   // bytes of a group's sums of 8 rows and 64 columns
-    MATMUL_SPLIT_PROMOTE = 2048, // columns of k that tensor cores sum in one part
+    MATMUL_SPLIT_STRIDE = 68,       // floats per row of 64 sums of a warpgroup
+    MATMUL_SPLIT_UNIT = 8192,       // bytes of 64 columns of b and 64 of k
+    MATMUL_SPLIT_EIGHT = 2048,      // bytes of a group's sums of 8 rows and 64 columns
+    MATMUL_SPLIT_PROMOTE = 2048,    // columns of k that tensor cores sum in one part
+    MATMUL_SPLIT_PROMOTE_FP8 = 256, // of e4m3, if sums are promoted
 };
 
 // Columns of b are the rows of wgmma, 64 per group. With fewer columns, the remaining rows read the memory that
@@ -72,7 +73,8 @@ MATMUL_SPLIT_SHARED int matmul_split_ring(const struct matmul_split_tile *t, int
     const int end = (t->groups - 1) * t->second + 64, lines = t->lines + t->rows;
     return stages * matmul_split_stage(t) + (end > lines ? end - lines : 0) * 128;
 }
-// Whether registers suffice for sums of sums; other tiles leave a whole part of k to the tensor cores.
+// Whether registers suffice for sums of sums; other tiles leave a whole part of k to the tensor cores. Of 16 bits: a kernel of
+// e4m3 has them for all rows, or none.
 MATMUL_SPLIT_SHARED int matmul_split_has_parts(int rows) { return rows <= 64; }
 
 // The first block of part `part` of k, counted in stages; parts differ by at most one block.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// c (m x n) = a (m x k) b (k x n) on Hopper for few tiles of c, for 16-bit dtypes. Columns of b are the 64 rows of
+// c (m x n) = a (m x k) b (k x n) on Hopper for few tiles of c, for 16-bit dtypes and e4m3. Columns of b are the 64 rows of
 // wgmma, and rows of a its columns, so that a few rows of a leave little of it idle. One warp makes the copy engine
 // fill a ring of stages; each of one or two warpgroups multiplies 64 columns of b. k is split over the blocks of a
 // cluster: each block receives some of the tile's rows from the others (matmul_split_sums.cuh) and adds them in the
@@ -9,7 +9,12 @@
 // the start of a launch; with few rows beside a large b, reading b from memory. Figures: docs/kernels/matmul_cuda_split.md.
 // The host defines
 //     DTYPE, ROWS (16, 32, 48, 64, 72, 80, 96, 112, 128 or 144: rows of c of a tile), SLABS (1 or 2 slabs of 64 of k per stage),
-//     SHARES (1: blocks of a cluster have a tile each and share their copies)
+//     SHARES (1: blocks of a cluster have a tile each and share their copies); and
+//     FP8, or not: a and b are e4m3, with lines along k; DTYPE is that of c. Two of them count as one element of 16 bits in all
+//     sizes, coordinates and maps below. Then IS_FAST (1: tensor cores sum a block's part of k; 0: sums of 256 are added in fp32)
+#ifdef FP8
+#define HAS_SCALES
+#endif
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/tma.cuh"
 #include "cuda/device/wgmma_columns.cuh"
@@ -20,42 +25,37 @@
 #error "ROWS, SLABS and SHARES are not all defined"
 #endif
 
+#define PASTE(x, y) x##y
+#define TILES(rows) PASTE(WGMMA_TILES_, rows)
+// HAS_PARTS: the bits depend on whether sums are cut into parts, on the number of splits, and on the slabs of a stage (parts
+// begin at multiples of a stage).
+#ifdef FP8
+#define IS_FP8 1
+#define IS_PROMOTED (!IS_FAST)
+#define HAS_PARTS IS_PROMOTED
+#define FP8_TILES(rows) PASTE(WGMMA_FP8_, rows)
+#define PRODUCT(c, b, a, is_more, b_is_mn, a_is_mn) FP8_TILES(ROWS)("e4m3.e4m3", c, b, a, is_more)
+#else
+#define IS_FP8 0
+#define IS_PROMOTED 0
+#define HAS_PARTS (ROWS <= 64) // as in matmul_split_has_parts
+#define PRODUCT(c, b, a, is_more, b_is_mn, a_is_mn) TILES(ROWS)(c, b, a, is_more, b_is_mn, a_is_mn)
+#endif
+
 enum {
     MAX_GROUPS = 2,
     UNIT = 64,
-    PROMOTE = MATMUL_SPLIT_PROMOTE,
-    A_MAY_BE_MN = ROWS % 64 == 0, // whole units of lines along m
-    HOLD_NS = 500,                // less than the time of a tile
-    BLOCKS_OF_SM = ROWS <= (SHARES ? 72 : 96) ? 2 : 1,
+    PROMOTE = IS_FP8 ? MATMUL_SPLIT_PROMOTE_FP8 / 2 : MATMUL_SPLIT_PROMOTE,
+    A_MAY_BE_MN = !IS_FP8 && ROWS % 64 == 0, // whole units of lines along m
+    B_MAY_BE_MN = !IS_FP8,
+    HOLD_NS = 500, // less than the time of a tile
+    // Sums of 96 rows that are promoted take 110 registers, which suffice for two blocks; bounded, they spill.
+    MOST_FOR_TWO = SHARES ? 72 : 96 - 16 * IS_PROMOTED,
+    BLOCKS_OF_SM = ROWS <= MOST_FOR_TWO ? 2 : 1,
     UNIT_BYTES = MATMUL_SPLIT_UNIT,
     EIGHTS = ROWS / 8,
     STRIDE = MATMUL_SPLIT_STRIDE,
 };
-
-// The bits depend on the number of splits, on the slabs of a stage (parts begin at multiples of a stage), and on
-// whether sums are cut into parts.
-#define HAS_PARTS (ROWS <= 64) // as in matmul_split_has_parts
-#if ROWS == 16
-#define PRODUCT WGMMA_TILES_16
-#elif ROWS == 32
-#define PRODUCT WGMMA_TILES_32
-#elif ROWS == 48
-#define PRODUCT WGMMA_TILES_48
-#elif ROWS == 64
-#define PRODUCT WGMMA_TILES_64
-#elif ROWS == 72
-#define PRODUCT WGMMA_TILES_72
-#elif ROWS == 80
-#define PRODUCT WGMMA_TILES_80
-#elif ROWS == 96
-#define PRODUCT WGMMA_TILES_96
-#elif ROWS == 112
-#define PRODUCT WGMMA_TILES_112
-#elif ROWS == 128
-#define PRODUCT WGMMA_TILES_128
-#else
-#define PRODUCT WGMMA_TILES_144
-#endif
 
 extern __shared__ __align__(1024) unsigned char shared[];
 
@@ -188,7 +188,7 @@ DEVICE void multiply_part(const struct matmul_split_params *w, const struct plac
 }
 
 // A warpgroup's sums over the block's part of k. Tensor cores truncate, so sums of PROMOTE columns are added in fp32;
-// tiles without parts have no more of k than that.
+// tiles without parts have no more of k than that, or sums are fast.
 DEVICE void multiply(float sum[EIGHTS][4], const struct matmul_split_params *w,
                      const struct place *place, unsigned base, unsigned barriers, int warp,
                      int lane, int b_is_mn, int a_is_mn) {
@@ -196,12 +196,14 @@ DEVICE void multiply(float sum[EIGHTS][4], const struct matmul_split_params *w,
     struct ring ring = {0, 0};
 #if HAS_PARTS
     enum { OF_PART = PROMOTE / (SLABS * UNIT) };
+    // Of e4m3, parts are cut at multiples of PROMOTE columns of k, whatever the splits.
+    int most = OF_PART - (IS_FP8 ? place->first / (SLABS * UNIT) % OF_PART : 0);
     float acc[EIGHTS][4];
 #pragma unroll
     for (int i = 0; i < EIGHTS * 4; i++) sum[i / 4][i % 4] = 0;
 #pragma unroll 1
-    for (int first = 0; first < place->count; first += OF_PART) {
-        const int left = place->count - first, count = left < OF_PART ? left : OF_PART;
+    for (int first = 0; first < place->count; first += most, most = OF_PART) {
+        const int left = place->count - first, count = left < most ? left : most;
         multiply_part(w, place, &ring, acc, base, barriers, group, lane, first, count, b_is_mn,
                       a_is_mn);
 #pragma unroll
@@ -210,6 +212,14 @@ DEVICE void multiply(float sum[EIGHTS][4], const struct matmul_split_params *w,
 #else
     multiply_part(w, place, &ring, sum, base, barriers, group, lane, 0, place->count, b_is_mn,
                   a_is_mn);
+#endif
+}
+
+// Starts loading the tensors' scales before the products; multiplied at once, they would be waited for.
+DEVICE void fetch_scales(float scales[2], const struct matmul_params *p) {
+#if IS_FP8
+    scales[0] = p->a_scale.data != 0 ? *p->a_scale.data : 1;
+    scales[1] = p->b_scale.data != 0 ? *p->b_scale.data : 1;
 #endif
 }
 
@@ -270,18 +280,20 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
     unsigned bias[2];
     if (SHARES) cluster_wait();
     wait_for_primary();
+    float scales[2];
+    fetch_scales(scales, &w.matmul);
     fetch_columns(bias, &w.matmul, place.index[2] * w.matmul.groups.bias, place.col + warp * 16,
                   lane);
 #define MULTIPLY(b_is_mn, a_is_mn)                                                                 \
     multiply(acc, &w, &place, base, barriers, warp, lane, b_is_mn, a_is_mn)
     if (A_MAY_BE_MN && w.matmul.a_is_mn) {
-        if (w.matmul.b_is_mn)
-            MULTIPLY(1, A_MAY_BE_MN);
+        if (B_MAY_BE_MN && w.matmul.b_is_mn)
+            MULTIPLY(B_MAY_BE_MN, A_MAY_BE_MN);
         else
             MULTIPLY(0, A_MAY_BE_MN);
     } else {
-        if (w.matmul.b_is_mn)
-            MULTIPLY(1, 0);
+        if (B_MAY_BE_MN && w.matmul.b_is_mn)
+            MULTIPLY(B_MAY_BE_MN, 0);
         else
             MULTIPLY(0, 0);
     }
@@ -300,6 +312,7 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
     meet(&w); // all warps are done with the stages
     if (w.is_short) {
         float alpha = w.matmul.alpha;
+        if (IS_FP8) alpha = alpha * scales[0] * scales[1]; // as factor()
         if (w.matmul.bias != 0 || w.matmul.activation != ACTIVATION_NONE) {
             finish_columns(&w.matmul, bias, acc, alpha, EIGHTS, mine.count);
             alpha = 1;
