@@ -47,6 +47,7 @@ struct matmul_params {
     struct matmul_group_params groups;
     struct matmul_scale a_scale, b_scale, b_up_scale;
     int is_block_scaled, a_is_e5m2, b_is_e5m2; // for fp8 operands
+    int is_followed, is_beside;                // two products at once: see matmul_order
 };
 
 // A stack of matrices of `lines` x `width` elements, copied line by line into another stack. With source_step, elements

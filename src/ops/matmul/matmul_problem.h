@@ -58,12 +58,18 @@ struct matmul_groups {
     int64_t bias;    // from one group's bias to the next group's
 };
 
+// On CUDA, where the multiprocessors that one product leaves idle may begin with the next one: neither reads what the other writes.
+// The first one is FOLLOWED: it lets the other start only when all before it is done. The other one, BESIDE it, does not wait for it
+// before its end.
+enum matmul_order { MATMUL_ALONE, MATMUL_FOLLOWED, MATMUL_BESIDE };
+
 // c = act(alpha a b + bias) [alpha a b_up] + residual [+ c]; see tessera/matmul.h. With groups, the innermost batch
 // dimension counts them; with offsets, a and c (a and b, if groups cut k) are each one matrix, and m (or k) is the
 // total number of rows. Scales of fp8 have an element for each 128 steps of k, those of b also for 128 columns: a(i, s)
 // means a(i, s) a_scale(i, s / 128), b(s, j) means b(s, j) b_scale(s / 128, j / 128). A scale for the whole tensor has
 // strides of 0.
 struct matmul_problem {
+    enum matmul_order order;
     int64_t m, n, k, num_batches;
     int64_t batch[MATMUL_MAX_BATCH_DIMS];         // shape; num_batches is its product
     struct matmul_matrix a, b, b_up, residual, c; // col is 1 in c and residual

@@ -150,11 +150,34 @@ static tsr_status plan_product(tsr_context *ctx, const struct matmul_problem *p,
     return tsri_op_plan(&tsri_matmul_forward_op, p, tsri_context_limits(ctx), &call, plan);
 }
 
-static tsr_status run_product(tsr_context *ctx, const struct matmul_problem *p, uint32_t flags,
+static tsr_status run_product(tsr_context *ctx, const struct matmul_problem *p,
+                              const struct tsri_plan *plan, enum matmul_order order,
                               void *workspace) {
-    struct tsri_plan plan;
-    TSRI_TRY(plan_product(ctx, p, flags, &plan));
-    return plan.variant->run(ctx, p, &plan, workspace);
+    struct matmul_problem one = *p;
+    one.order = order;
+    return plan->variant->run(ctx, &one, plan, workspace);
+}
+
+// Whether a product is one launch of a kernel that knows the order of two.
+static bool has_order(const struct tsri_plan *plan) {
+    return plan->workspace_bytes == 0 && (plan->variant->run == matmul_cuda_wgmma_run ||
+                                          plan->variant->run == matmul_cuda_split_run);
+}
+
+// db begins on the multiprocessors that da leaves idle, because it reads nothing that da writes.
+static tsr_status run_products(tsr_context *ctx, const struct matmul_backward_problem *p,
+                               const struct matmul_backward_steps *s, uint32_t flags,
+                               void *workspace) {
+    struct tsri_plan da, db;
+    if (p->da.data != NULL) TSRI_TRY(plan_product(ctx, &s->da, flags, &da));
+    if (p->db.data != NULL) TSRI_TRY(plan_product(ctx, &s->db, flags, &db));
+    const bool at_once =
+        p->da.data != NULL && p->db.data != NULL && has_order(&da) && has_order(&db);
+    if (p->da.data != NULL)
+        TSRI_TRY(run_product(ctx, &s->da, &da, at_once ? MATMUL_FOLLOWED : MATMUL_ALONE,
+                             workspace));
+    if (p->db.data == NULL) return TSR_OK;
+    return run_product(ctx, &s->db, &db, at_once ? MATMUL_BESIDE : MATMUL_ALONE, workspace);
 }
 
 static tsr_status prepare_product(tsr_context *ctx, const struct matmul_problem *p,
@@ -195,8 +218,7 @@ tsr_status matmul_backward_cuda_run(tsr_context *ctx, const void *problem,
     if (s.g_bytes > 0) TSRI_TRY(run_gradient(ctx, p, &s));
     if (s.is_a_copied) TSRI_TRY(run_copy(ctx, product, &product->a, product->k, &s.a_copy));
     if (s.is_g_copied) TSRI_TRY(run_copy(ctx, product, &s.g, product->n, &s.g_copy));
-    if (p->da.data != NULL) TSRI_TRY(run_product(ctx, &s.da, plan->flags, rest));
-    if (p->db.data != NULL) TSRI_TRY(run_product(ctx, &s.db, plan->flags, rest));
+    TSRI_TRY(run_products(ctx, p, &s, plan->flags, rest));
     if (p->dbias == NULL || product->n == 0) return TSR_OK;
     return run_bias(ctx, p, &s, (float *)(void *)sums);
 }

@@ -164,6 +164,8 @@ void matmul_cuda_set_output(const struct matmul_problem *p, struct matmul_params
     params->is_block_scaled = p->is_block_scaled;
     params->a_is_e5m2 = p->a.dtype == TSR_E5M2;
     params->b_is_e5m2 = p->b.dtype == TSR_E5M2;
+    params->is_followed = p->order == MATMUL_FOLLOWED;
+    params->is_beside = p->order == MATMUL_BESIDE;
 }
 
 tsr_status matmul_cuda_reduce(tsr_context *ctx, const struct matmul_problem *p,

@@ -198,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     __syncthreads();
     if (cluster > 1) cluster_barrier();
-    wait_for_primary();
+    if (!w.matmul.is_beside) wait_for_primary();
     start_dependents();
     if (warp < 4) {
         TAKE_FEW_REGISTERS();
@@ -217,5 +217,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                             0};
         multiply_tiles(&w, &me, first, step);
     }
+    if (w.matmul.is_beside) wait_for_primary();
     leave_cluster(cluster);
 }

@@ -84,7 +84,7 @@ DEVICE void copy_tiles(const struct matmul_split_params *w, const struct place *
         if (is_elected) barrier_expect(full, SLABS * slab_bytes);
         if (i == 0) {                   // all addresses are computed: the first copy follows
             if (SHARES) cluster_wait(); // the others' barriers are initialised
-            wait_for_primary();
+            if (!w->matmul.is_beside) wait_for_primary();
         }
 #pragma unroll
         for (int slab = 0; slab < SLABS; slab++) {

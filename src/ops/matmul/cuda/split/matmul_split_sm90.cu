@@ -226,11 +226,11 @@ DEVICE void fetch_scales(float scales[2], const struct matmul_params *p) {
 // The work of a block without a tile. Blocks of the next kernel start while this kernel runs, each where a block of the
 // previous kernel has ended. A multiprocessor without a block of this kernel would get two of them and take twice the
 // time.
-DEVICE void hold_place(void) {
-    start_dependents();
+DEVICE void hold_place(const struct matmul_params *p) {
+    if (!p->is_followed) start_dependents();
     if (threadIdx.x >= 32) return;
     wait_for_primary();
-    __nanosleep(HOLD_NS);
+    if (!p->is_beside && !p->is_followed) __nanosleep(HOLD_NS);
 }
 
 // ---- The kernel -------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
     const unsigned arrived = barriers + 16 * w.stages;
     const int warp = __shfl_sync(0xffffffff, (int)threadIdx.x / 32, 0), lane = threadIdx.x % 32;
     if (cluster_register_number() >= w.num_tiles) {
-        hold_place();
+        hold_place(&w.matmul);
         return;
     }
     if (threadIdx.x == 0) {
@@ -258,7 +258,7 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
     }
     __syncthreads();
     if (SHARES || is_split) cluster_arrive();
-    start_dependents();
+    if (!w.matmul.is_followed) start_dependents();
     const struct place place = find_place(&w);
     struct eights mine = {0, EIGHTS}; // the eights of the tile that this block finishes
     if (is_split) {
@@ -274,12 +274,14 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
         copy_tiles(&w, &place, base, barriers, is_elected);
         __syncwarp();
         if (is_split) cluster_wait();
+        if (w.matmul.is_beside) wait_for_primary();
         return;
     }
     float acc[EIGHTS][4];
     unsigned bias[2];
     if (SHARES) cluster_wait();
-    wait_for_primary();
+    if (!w.matmul.is_beside) wait_for_primary();
+    if (w.matmul.is_followed) start_dependents();
     float scales[2];
     fetch_scales(scales, &w.matmul);
     fetch_columns(bias, &w.matmul, place.index[2] * w.matmul.groups.bias, place.col + warp * 16,
