@@ -3,7 +3,7 @@
 // multiprocessor has only so many loads in flight, and single 16-bit elements half empty each of them.
 //
 // A thread's words are pairs of columns (in f32 single ones) that do not depend on the row's address, so that sums have the
-// same order wherever a row lies. A row that begins at an odd 16-bit element is
+// same order wherever a row lies, and vectors of columns move in words too. A row that begins at an odd 16-bit element is
 // shifted by one element against its words in memory: each word then takes half of the next lane's. So the lanes of a row's
 // warp have adjacent words, a stretch of the row for each warp. Only the ends of rows and stretches move as single elements.
 #ifndef TSRI_DEVICE_ROW_WORDS_CUH
@@ -71,6 +71,9 @@ DEVICE void join_words(unsigned raw[NUM_WORDS + 1], int odd) {
 #endif
 }
 
+// Between two uses of words: makes the compiler widen them anew, because kept floats take twice the registers.
+#define WIDEN_ANEW(pairs) EACH_WORD(v) asm volatile("" : "+r"((pairs)[v]))
+
 DEVICE void store_half(char *to, unsigned bits) { *(unsigned short *)to = (unsigned short)bits; }
 
 // odd is a constant where the lanes are alike. left: columns from the thread's first on; to: the place of the first.
@@ -107,6 +110,27 @@ DEVICE void store_pairs(const unsigned pairs[NUM_WORDS], void *data, long long a
         store_pairs_at(pairs, to, 1, left);
     else
         store_pairs_at(pairs, to, 0, left);
+}
+
+// Whether a vector of DTYPE begins at a word; an absent one does.
+DEVICE int is_in_words(const void *vector, int is_f32) {
+    return (DTYPE == DTYPE_F32 || !is_f32) && !is_odd(vector, 0);
+}
+
+// Word v of a thread, of a vector beside a row; `left`: columns from the thread's first on.
+DEVICE void load_word_beside(float x[PER_WORD], const void *vector, int v, int left, int is_f32,
+                             int is_word) {
+    const int col = first_column();
+    if (is_word && v * WORD_STEP + PER_WORD <= left) {
+        widen_word(*(const unsigned *)((const char *)vector + (long long)col * ELEMENT_BYTES +
+                                       v * WORD_STEP * ELEMENT_BYTES),
+                   x);
+    } else {
+#pragma unroll
+        for (int i = 0; i < PER_WORD; i++)
+            x[i] =
+                v * WORD_STEP + i < left ? load_either(vector, col + v * WORD_STEP + i, is_f32) : 0;
+    }
 }
 
 #endif

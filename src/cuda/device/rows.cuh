@@ -38,6 +38,14 @@ DEVICE void load_groups(uint4 raw[NUM_GROUPS], const void *data, long long at, i
     }
 }
 
+// A row in pairs of columns, for widen_word.
+DEVICE void load_pairs(unsigned pairs[NUM_WORDS + 1], const void *data, long long at, int cols,
+                       unsigned fill) {
+    const int odd = is_odd(data, at);
+    load_words(pairs, data, at, odd, cols, fill);
+    join_words(pairs, odd);
+}
+
 // Elements beyond the row become `fill`, 0 or -inf. All lanes of a warp call it.
 DEVICE void load_row(float x[FLOATS_PER_THREAD], const void *data, long long at, int cols,
                      int is_aligned, float fill) {
@@ -48,9 +56,7 @@ DEVICE void load_row(float x[FLOATS_PER_THREAD], const void *data, long long at,
         for (int v = 0; v < NUM_GROUPS; v++) widen(raw[v], x + v * GROUP);
     } else {
         unsigned raw[NUM_WORDS + 1];
-        const int odd = is_odd(data, at);
-        load_words(raw, data, at, odd, cols, fill_of(fill));
-        join_words(raw, odd);
+        load_pairs(raw, data, at, cols, fill_of(fill));
         EACH_WORD(v) widen_word(raw[v], x + v * PER_WORD);
     }
 }

@@ -7,7 +7,11 @@
 // Each thread holds parts of two rows and of two rows of sums. A multiprocessor has registers for 512 such threads, all
 // in one block. With rows in stages, a thread holds two rows of sums and one of weights.
 enum { FLOATS = 16, THREADS = NORM_MAX_THREADS, SLAB = THREADS * FLOATS };
-enum { LEAST_STAGES = 3 }; // of a ring: the row before, the row itself, the next row
+enum {
+    RING_FLOATS = 20,
+    RING_F32_FLOATS = 16,
+    LEAST_STAGES = 3
+}; // of a ring: the row before, the row itself, the next row
 enum {
     MAX_STAGES = 4,
     STRIP = 128,
@@ -46,13 +50,16 @@ bool norm_cuda_backward_fits(const void *problem, const struct tsri_limits *limi
 
 // ---- Stages -----------------------------------------------------------------------------------
 
+static int ring_floats(tsr_dtype dtype) { return dtype == TSR_F32 ? RING_F32_FLOATS : RING_FLOATS; }
+
 // The fewest blocks that hold a row, and their rings; 0: there are none.
 static int ring_blocks(const struct norm_problem *p, const struct tsri_limits *limits,
                        struct norm_ring *ring) {
     const int most = limits->cuda_arch >= 90 ? NORM_MAX_CLUSTER : 1;
     for (int blocks = 1; blocks <= most; blocks *= 2) {
         const int64_t cols = blocks > 1 ? norm_slab_of(p->cols, blocks) : p->cols;
-        if (norm_ring_fits(p->dtype, limits, cols, FLOATS, num_tensors(p), LEAST_STAGES, ring) &&
+        if (norm_ring_fits(p->dtype, limits, cols, ring_floats(p->dtype), num_tensors(p),
+                           LEAST_STAGES, ring) &&
             (blocks == 1 || ring->threads == THREADS))
             return blocks;
     }
@@ -300,7 +307,7 @@ static bool rows_program(int index, int cuda_arch, struct tsri_cuda_program *pro
     const int num_staged = of_dtype * TSRI_NUM_CUDA_DTYPES;
     if (index >= num_staged) return tsri_cuda_rows_kernel(&list, index - num_staged, program);
     const struct norm_problem p = {.dtype = tsri_cuda_dtypes[index / of_dtype]};
-    const struct tsri_plan plan = norm_ring_size(FLOATS, index % of_dtype);
+    const struct tsri_plan plan = norm_ring_size(ring_floats(p.dtype), index % of_dtype);
     *program = main_program(&p, &plan);
     const bool is_wide = index % of_dtype == NORM_NUM_RINGS;
     program->is_rare = is_wide && p.dtype != TSR_BF16;

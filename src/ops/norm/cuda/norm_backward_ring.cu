@@ -22,7 +22,7 @@ struct row {
 
 // This thread's first words of a staged row.
 struct operands {
-    char *x, *dy, *more;
+    int x, dy, more; // more: negative if there is none
     int are_odd;
 };
 
@@ -37,12 +37,11 @@ DEVICE struct operands operands_of(const struct block *block, const struct row *
     const int first = block->slab.first;
     const long long x = row->at * p->x_stride + first, dy = row->at * p->dy_stride + first,
                     more = row->at * p->dresidual_out_stride + first;
-    struct operands of = {ring_words(ring_stage(&block->ring, row->stage, 0), p->x, x, row->cols),
-                          ring_words(ring_stage(&block->ring, row->stage, 1), p->dy, dy, row->cols),
-                          0, DO_LANES_DIFFER || is_odd(p->x, x) || is_odd(p->dy, dy)};
+    struct operands of = {ring_words(ring_stage(&block->ring, row->stage, 0), p->x, x),
+                          ring_words(ring_stage(&block->ring, row->stage, 1), p->dy, dy), -1,
+                          DO_LANES_DIFFER || is_odd(p->x, x) || is_odd(p->dy, dy)};
     if (p->dresidual_out == 0) return of;
-    of.more =
-        ring_words(ring_stage(&block->ring, row->stage, 2), p->dresidual_out, more, row->cols);
+    of.more = ring_words(ring_stage(&block->ring, row->stage, 2), p->dresidual_out, more);
     of.are_odd |= is_odd(p->dresidual_out, more);
     return of;
 }
@@ -101,7 +100,7 @@ DEVICE void finish_row(const struct operands *of, const struct row *row, const s
         float x[RING_SOME][PER_WORD], dy[RING_SOME][PER_WORD], more[RING_SOME][PER_WORD] = {{0}};
         ring_take(x, of->x, v, left, are_odd);
         ring_take(dy, of->dy, v, left, are_odd);
-        if (of->more != 0) ring_take(more, of->more, v, left, are_odd);
+        if (of->more >= 0) ring_take(more, of->more, v, left, are_odd);
         EACH_OF_SOME(j) EACH_OF_WORD(i) {
             const int e = (v + j) * PER_WORD + i;
             const float h = H_OF(x[j][i]), g = dy[j][i] * columns->weight[e];
@@ -199,9 +198,10 @@ DEVICE void ask_for_row(const struct block *block, long long at, int stage) {
 DEVICE void give_row(const struct block *block, const struct row *row) {
     const struct norm_backward_params *p = block->p;
     const int first = block->slab.first;
-    const struct stage dx = {ring_stage(&block->ring, row->stage, 0),
-                             shift_of(p->x, row->at * p->x_stride + first)};
-    if (row->cols > 0) ring_give(&dx, p->dx, row->at * p->dx_stride + first, row->cols);
+    if (row->cols > 0)
+        ring_give(ring_stage(&block->ring, row->stage, 0),
+                  shift_of(p->x, row->at * p->x_stride + first), p->dx,
+                  row->at * p->dx_stride + first, row->cols);
     if (DO_LANES_DIFFER) __syncwarp();
 }
 
@@ -224,7 +224,6 @@ DEVICE struct three begin_row(const struct block *block, const struct row *row,
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     norm_backward_ring(const struct norm_backward_params p) {
-    extern __shared__ __align__(16) char memory[];
     DECLARE_RING_SLOTS(slots);
     struct slab slab = {0, p.cols, 1};
 #if IS_CLUSTER
@@ -235,7 +234,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     slab.num_blocks = exchange.size;
     cluster_barrier(); // all blocks have begun
 #endif
-    const struct ring ring = {memory + ROW_OF_BLOCK * p.stages * p.num_tensors * p.stage_bytes,
+    const struct ring ring = {ROW_OF_BLOCK * p.stages * p.num_tensors * p.stage_bytes,
                               p.stage_bytes, p.num_tensors, p.stages};
     const struct block block = {&p, ring, slab};
     const long long step = (long long)(gridDim.x / slab.num_blocks) * ROWS_PER_BLOCK;
@@ -256,7 +255,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     for (int turn = 0;; turn ^= 1) {
         ring_wait(p.stages - 3);
         ring_barrier();
-        struct three all = ring_take_sums(&sum, is_far(&now), &slots, turn);
+        struct three all = ring_take_sums(&sum, &slots, turn);
 #if IS_CLUSTER
         send_sums(&all, &exchange, turn);
 #endif
@@ -283,8 +282,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
 #endif
     if (p.partial == 0) return;
     COPY_WAIT(0); // no copy is pending, but empty groups may be
-    gather(columns.dweight, (float *)memory);
-    gather(columns.dbias, (float *)memory);
+    gather(columns.dweight, (float *)ring_memory);
+    gather(columns.dbias, (float *)ring_memory);
     if (ROW_OF_BLOCK > 0) return;
     float *to = p.partial + 2LL * (blockIdx.x / slab.num_blocks) * p.cols + slab.first;
     write_sums(to, columns.dweight, slab.cols);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans and launches of the norms' forward on CUDA. Aligned rows that fit are held in the registers of a block, wider ones of fp32
-// in those of a cluster of blocks (sm_90), all others in shared memory.
+// Plans and launches of the norms' forward on CUDA. Rows that fit are held in the registers of a block, wider ones in
+// those of a cluster of blocks (sm_90) or in shared memory. Those that do not move in groups of 16 bytes have no queue.
 #include "ops/norm/cuda/norm_cuda.h"
 
 // A thread holds 64 bytes of a row, or up to 128 of a short fp32 row, so that 1024 or 640 threads run on a
@@ -11,15 +11,16 @@ static const struct tsri_cuda_width f32_widths[] = {{256, 32},  {512, 16},  {102
                                                     {4096, 16}, {8192, 16}, {16384, 32}},
                                     widths[] = {{256, 32},  {1024, 32}, {2048, 32},
                                                 {4096, 32}, {8192, 32}, {16384, 32}};
-enum {
-    LEAST_STAGES = 5
-}; // of a ring: the row before, the row itself, two more, and one on its way
+// 16-bit rows in words take half of the registers. Between the numbers of threads, 48 floats leave fewer of them empty.
+static const struct tsri_cuda_width words_widths[] = {
+    {256, 32},  {1024, 32}, {1536, 48}, {2048, 32},  {3072, 48},
+    {4096, 32}, {6144, 48}, {8192, 32}, {12288, 48}, {16384, 32}};
 
 static const struct norm_kernel rows_kernel = {"ops/norm/cuda/norm_forward.cu", "norm_forward"},
                                 queue_kernel = {"ops/norm/cuda/norm_forward_queue.cu",
                                                 "norm_forward_queue"},
-                                ring_kernel = {"ops/norm/cuda/norm_forward_ring.cu",
-                                               "norm_forward_ring"},
+                                words_kernel = {"ops/norm/cuda/norm_forward_words.cu",
+                                                "norm_forward_words"},
                                 staged_kernel = {"ops/norm/cuda/norm_forward_staged.cu",
                                                  "norm_forward_staged"};
 
@@ -32,15 +33,6 @@ bool norm_cuda_fits(const void *problem, const struct tsri_limits *limits) {
 }
 
 static int num_tensors(const struct norm_problem *p) { return p->residual.data != NULL ? 2 : 1; }
-
-// Weights and biases of a ring's thread.
-static int ring_floats(tsr_dtype dtype) { return dtype == TSR_F32 ? 16 : 24; }
-
-static bool ring_of(const struct norm_problem *p, const struct tsri_limits *limits,
-                    struct norm_ring *ring) {
-    return norm_ring_fits(p->dtype, limits, p->cols, ring_floats(p->dtype), num_tensors(p),
-                          LEAST_STAGES, ring);
-}
 
 static int num_stages(const struct norm_problem *p) {
     return QUEUE_BYTES / (num_tensors(p) * FLOATS * (int)tsr_dtype_bytes(p->dtype));
@@ -56,9 +48,10 @@ static bool has_room_for(const struct norm_problem *p, const struct tsri_limits 
 
 bool norm_cuda_forward_fits(const void *problem, const struct tsri_limits *limits) {
     const struct norm_problem *p = problem;
+    const bool may_have_queue = p->dtype == TSR_F32 && p->cols > NO_QUEUE_F32_COLS;
     return norm_cuda_fits(p, limits) && tsri_cuda_rows_fit(p->cols, FLOATS, NORM_MAX_THREADS) &&
-           p->cols * (int64_t)tsr_dtype_bytes(p->dtype) % 16 == 0 &&
-           (p->dtype != TSR_F32 || has_room_for(p, limits)) && p->rows <= INT32_MAX; // a block each
+           (!may_have_queue || (p->cols % 4 == 0 && has_room_for(p, limits))) &&
+           p->rows <= INT32_MAX; // a block each
 }
 
 static bool is_aligned(const struct norm_problem *p) {
@@ -67,17 +60,23 @@ static bool is_aligned(const struct norm_problem *p) {
            norm_is_vector_aligned(&p->bias);
 }
 
-static bool is_ring(const struct tsri_plan *plan) {
-    return plan->block_n > 0 && plan->block_k == 1;
-}
-
 static bool has_queue(const struct norm_problem *p, const struct tsri_plan *plan) {
     return norm_is_cluster(plan) ||
-           (!is_ring(plan) && plan->block_n * plan->block_m > NO_QUEUE_F32_COLS &&
-            p->dtype == TSR_F32);
+           (plan->block_n * plan->block_m > NO_QUEUE_F32_COLS && p->dtype == TSR_F32);
 }
 
 static bool is_staged(const struct tsri_plan *plan) { return plan->block_n == 0; }
+
+struct width_list {
+    const struct tsri_cuda_width *widths;
+    int count;
+};
+
+static struct width_list widths_of(tsr_dtype dtype, bool in_words) {
+    if (dtype == TSR_F32) return (struct width_list){f32_widths, TSRI_COUNT(f32_widths)};
+    return in_words ? (struct width_list){words_widths, TSRI_COUNT(words_widths)}
+                    : (struct width_list){widths, TSRI_COUNT(widths)};
+}
 
 // First blocks of a few steps, then blocks of half as many, which fill the time until the last long block ends. If all
 // rows were dealt to blocks that run at once, the slowest block would decide the time.
@@ -102,7 +101,7 @@ bool norm_cuda_forward_clusters_fit(const void *problem, const struct tsri_limit
 void norm_cuda_plan_forward(const void *problem, const struct tsri_limits *limits,
                             struct tsri_plan *plan) {
     const struct norm_problem *p = problem;
-    tsri_plan_cuda_widths(plan, p->rows, p->cols, p->dtype == TSR_F32 ? f32_widths : widths);
+    tsri_plan_cuda_widths(plan, p->rows, p->cols, widths_of(p->dtype, !is_aligned(p)).widths);
     const int64_t bytes = p->rows * p->cols * (int64_t)tsr_dtype_bytes(p->dtype);
     plan->is_streaming = tsri_should_stream(limits, 2 * bytes);
     if (!has_queue(p, plan)) return;
@@ -122,12 +121,7 @@ void norm_cuda_plan_forward_clusters(const void *problem, const struct tsri_limi
 void norm_cuda_plan_forward_stages(const void *problem, const struct tsri_limits *limits,
                                    struct tsri_plan *plan) {
     const struct norm_problem *p = problem;
-    struct norm_ring ring;
-    if (!ring_of(p, limits, &ring)) {
-        tsri_plan_cuda_stages(plan, limits, p->rows, p->cols, p->dtype, num_tensors(p));
-        return;
-    }
-    norm_plan_ring(p, limits, &ring, 1, plan);
+    tsri_plan_cuda_stages(plan, limits, p->rows, p->cols, p->dtype, num_tensors(p));
 }
 
 // ---- Launches ---------------------------------------------------------------------------------
@@ -136,21 +130,21 @@ static const char *name_of(const struct norm_problem *p) {
     return p->is_rmsnorm ? "rmsnorm_forward" : "layernorm_forward";
 }
 
-// The plan for the tensors' addresses, which may differ from those that the plan was made for.
+// The plan for the tensors' addresses: a queue takes aligned rows only.
 static struct tsri_plan plan_here(tsr_context *ctx, const struct norm_problem *p,
                                   const struct tsri_plan *plan) {
-    struct tsri_plan other = *plan;
-    if (is_staged(plan) || is_ring(plan) || is_aligned(p)) return other;
-    other = (struct tsri_plan){0};
-    norm_cuda_plan_forward_stages(p, tsri_context_limits(ctx), &other);
-    return other;
+    struct tsri_plan here = *plan;
+    if (is_staged(plan) || !has_queue(p, plan) || is_aligned(p)) return here;
+    here = (struct tsri_plan){0};
+    norm_cuda_plan_forward_stages(p, tsri_context_limits(ctx), &here);
+    return here;
 }
 
 static struct tsri_cuda_program program_of(const struct norm_problem *p,
-                                           const struct tsri_plan *plan) {
+                                           const struct tsri_plan *plan, bool in_words) {
     const struct norm_kernel *kernel = is_staged(plan)      ? &staged_kernel
-                                       : is_ring(plan)      ? &ring_kernel
                                        : has_queue(p, plan) ? &queue_kernel
+                                       : in_words           ? &words_kernel
                                                             : &rows_kernel;
     return norm_program(kernel, p, plan);
 }
@@ -158,7 +152,7 @@ static struct tsri_cuda_program program_of(const struct norm_problem *p,
 tsr_status norm_cuda_forward_prepare(tsr_context *ctx, const void *problem,
                                      const struct tsri_plan *plan) {
     const struct tsri_plan here = plan_here(ctx, problem, plan);
-    const struct tsri_cuda_program program = program_of(problem, &here);
+    const struct tsri_cuda_program program = program_of(problem, &here, !is_aligned(problem));
     return tsri_cuda_prepare(name_of(problem), tsri_context_queue(ctx), &program);
 }
 
@@ -168,9 +162,7 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
     const struct norm_problem *p = problem;
     const struct tsri_limits *limits = tsri_context_limits(ctx);
     const struct tsri_plan here = plan_here(ctx, p, of_call), *plan = &here;
-    const int threads = is_ring(plan) ? NORM_MAX_THREADS : tsri_cuda_block_threads(plan);
-    struct norm_ring ring = {0};
-    if (is_ring(plan)) (void)ring_of(p, limits, &ring);
+    const int threads = tsri_cuda_block_threads(plan);
     struct deal deal = {.long_blocks = 0};
     if (has_queue(p, plan) && !norm_is_cluster(plan)) deal = deal_out(p, limits);
     const struct norm_forward_params params = {
@@ -199,17 +191,16 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
         .is_rmsnorm = p->is_rmsnorm,
         .weight_is_f32 = p->weight.dtype == TSR_F32,
         .is_latency_bound = plan->num_tasks <= limits->num_sms,
-        .stages = is_ring(plan) ? ring.stages : num_stages(p),
+        .stages = num_stages(p),
         .slab = norm_slab(p, plan),
         .chunk = (int)plan->block_k,
-        .stage_bytes = is_ring(plan) ? ring.stage_bytes : tsri_cuda_stage_bytes(plan, p->dtype),
+        .stage_bytes = tsri_cuda_stage_bytes(plan, p->dtype),
     };
-    const struct tsri_cuda_program program = program_of(p, plan);
+    const struct tsri_cuda_program program = program_of(p, plan, !is_aligned(p));
     const struct tsri_cuda_launch launch = {
         .num_blocks = plan->num_tasks,
         .num_threads = threads,
         .shared_bytes = is_staged(plan) ? tsri_cuda_stages_bytes(plan, p->dtype, num_tensors(p))
-                        : is_ring(plan) ? ring.shared_bytes
                         : has_queue(p, plan) ? QUEUE_BYTES * threads
                                              : 0,
         .cluster_blocks = norm_is_cluster(plan) ? (int)plan->block_k : 0,
@@ -220,31 +211,33 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
     return tsri_cuda_launch(name_of(p), tsri_context_queue(ctx), &program, &launch);
 }
 
-// layernorm lists these kernels for rmsnorm too: of each dtype aligned rows of each width, rings, stages, and then clusters.
+// layernorm lists these kernels for rmsnorm too: of each dtype those of each width, aligned and then in words, then stages, then
+// clusters.
 bool norm_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
     for (int d = 0; d < TSRI_NUM_CUDA_DTYPES; d++) {
         const struct norm_problem p = {.dtype = tsri_cuda_dtypes[d]};
-        const bool is_f32 = p.dtype == TSR_F32;
-        const struct tsri_cuda_width *all = is_f32 ? f32_widths : widths;
-        const int num_rows = is_f32 ? TSRI_COUNT(f32_widths) : TSRI_COUNT(widths);
-        const int num_rings = num_rows + NORM_NUM_RINGS;
-        const int num_staged = num_rings + TSRI_NUM_STAGED_SIZES;
-        const int num_all = num_staged + (cuda_arch >= 90 && is_f32);
+        const struct width_list aligned = widths_of(p.dtype, false),
+                                words = widths_of(p.dtype, true);
+        const int num_rows = aligned.count + words.count;
+        const int num_staged = num_rows + TSRI_NUM_STAGED_SIZES;
+        const int num_all = num_staged + (cuda_arch >= 90 && p.dtype == TSR_F32);
         struct tsri_plan plan = {0};
+        const bool in_words = index >= aligned.count && index < num_rows;
         if (index >= num_all) {
             index -= num_all;
             continue;
         }
-        if (index < num_rows)
-            tsri_plan_cuda_widths(&plan, 1, all[index].cols, all);
-        else if (index < num_rings)
-            plan = norm_ring_size(ring_floats(p.dtype), index - num_rows);
-        else if (index < num_staged)
-            plan = tsri_cuda_staged_size(index - num_rings);
-        else
+        if (index < num_rows) {
+            const struct width_list *of = in_words ? &words : &aligned;
+            const int width = index - (in_words ? aligned.count : 0);
+            tsri_plan_cuda_widths(&plan, 1, of->widths[width].cols, of->widths);
+        } else if (index < num_staged) {
+            plan = tsri_cuda_staged_size(index - num_rows);
+        } else {
             plan = norm_cluster_plan(FLOATS);
-        *program = program_of(&p, &plan);
-        program->is_rare = index >= num_rings;
+        }
+        *program = program_of(&p, &plan, in_words);
+        program->is_rare = index >= num_rows;
         return true;
     }
     return false;

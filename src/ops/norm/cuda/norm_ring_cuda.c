@@ -17,13 +17,14 @@ bool norm_ring_fits(tsr_dtype dtype, const struct tsri_limits *limits, int64_t c
     const int64_t bytes = ring_bytes(dtype, cols);
     for (int i = 0; i < NORM_NUM_RINGS; i++) {
         const int64_t of_step = NORM_MAX_THREADS / ring_sizes[i] * num_tensors * bytes;
-        const int64_t stages = (limits->shared_bytes_per_block - OTHER_BYTES) / of_step;
+        const int64_t slack = (int64_t)sizeof(double) * ring_sizes[i]; // RING_SOME words each
+        const int64_t stages = (limits->shared_bytes_per_block - OTHER_BYTES - slack) / of_step;
         if (cols > (int64_t)ring_sizes[i] * floats || stages < least_stages) continue;
         *ring = (struct norm_ring){.threads = ring_sizes[i],
                                    .floats = floats,
                                    .stages = (int)tsri_min(stages, MOST_STAGES),
                                    .stage_bytes = (int)bytes};
-        ring->shared_bytes = (int)of_step * ring->stages;
+        ring->shared_bytes = (int)(of_step * ring->stages + slack);
         return true;
     }
     return false;
