@@ -273,7 +273,6 @@ static inline void ptx_bar_red_and_pred(bool &d, unsigned number, unsigned threa
 }
 static inline void ptx_bar_warp_sync(unsigned mask) { emulator->warp(mask, EMULATOR_SYNC, 0); }
 static inline void ptx_nanosleep_u32(unsigned) { emulator->poll(); }
-static inline void ptx_prefetch_global_L1(unsigned long long) {}
 static inline void ptx_griddepcontrol_wait(void) {}
 static inline void ptx_griddepcontrol_launch_dependents(void) {}
 static inline void ptx_setmaxnreg_inc_sync_aligned_u32(int) { __syncwarp(); }

@@ -182,11 +182,6 @@ DEVICE uint4 narrow(const float x[GROUP]) {
     return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
-// Requests a line for the first-level cache.
-DEVICE void fetch_near(const void *data) {
-    asm volatile("prefetch.global.L1 [%0];" ::"l"(data) : "memory");
-}
-
 // A group of a vector that is fp32 with is_f32, else DTYPE; it stays in the caches.
 DEVICE void load_group_beside(float x[GROUP], const void *vector, int col, int is_f32) {
     if (is_f32) {

@@ -37,19 +37,6 @@ DEVICE void load_sum(float s[FLOATS_PER_THREAD], const struct norm_forward_param
     store_row(s, p->residual_out, row * p->residual_out_stride, cols, 1, 0);
 }
 
-// Requests this thread's groups of weight and bias while the row is on its way. Where many blocks run one after the other, they are
-// in the first-level cache anyway.
-DEVICE void fetch_weights(const struct norm_forward_params *p, int cols) {
-    const int bytes = p->weight_is_f32 ? 4 : ELEMENT_BYTES;
-#pragma unroll
-    for (int v = 0; v < NUM_GROUPS; v++) {
-        const int col = (ROW_THREAD + v * THREADS_PER_ROW) * GROUP;
-        if (col >= cols) break;
-        fetch_near((const char *)p->weight + (long long)col * bytes);
-        if (p->bias != 0) fetch_near((const char *)p->bias + (long long)col * bytes);
-    }
-}
-
 // A row in registers. Compiled once more for rows that use all columns of the threads, so that all column tests disappear; not
 // where the registers are too few for two such forms.
 // Returns 1, and leaves the row alone, if it must be summed in double.
@@ -81,7 +68,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, SM_THREADS / BLOCK_T
     start_dependents();
     if (row < p.early_rows) fetch_row(p.x, row * p.x_stride, p.cols);
     wait_for_primary();
-    if (p.is_latency_bound && p.weight != 0) fetch_weights(&p, cols);
     if (HAS_FULL_FORM && cols == FULL_COLS)
         is_wide = norm_held(p, row, 1, FULL_COLS, &sums);
     else

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans and launches of the norms' forward on CUDA. Rows that fit are held in the registers of a block, wider ones in
-// those of a cluster of blocks (sm_90) or in shared memory. Those that do not move in groups of 16 bytes have no queue.
+// those of a cluster of blocks (sm_90) or in shared memory. Those that do not move in groups of 16 bytes are held in
+// words.
 #include "ops/norm/cuda/norm_cuda.h"
 
 // A thread holds 64 bytes of a row, or up to 128 of a short fp32 row, so that 1024 or 640 threads run on a
@@ -11,10 +12,10 @@ static const struct tsri_cuda_width f32_widths[] = {{256, 32},  {512, 16},  {102
                                                     {4096, 16}, {8192, 16}, {16384, 32}},
                                     widths[] = {{256, 32},  {1024, 32}, {2048, 32},
                                                 {4096, 32}, {8192, 32}, {16384, 32}};
-// 16-bit rows in words take half of the registers. Between the numbers of threads, 48 floats leave fewer of them empty.
-static const struct tsri_cuda_width words_widths[] = {
-    {256, 32},  {1024, 32}, {1536, 48}, {2048, 32},  {3072, 48},
-    {4096, 32}, {6144, 48}, {8192, 32}, {12288, 48}, {16384, 32}};
+// Rows that do not move in groups of 16 bytes: wider ones are faster in stages. 16-bit rows in words take half of the registers.
+enum { MOST_WORDS = 1024 };
+static const struct tsri_cuda_width f32_words_widths[] = {{256, 32}, {512, 16}, {MOST_WORDS, 16}},
+                                    words_widths[] = {{256, 32}, {MOST_WORDS, 32}};
 
 static const struct norm_kernel rows_kernel = {"ops/norm/cuda/norm_forward.cu", "norm_forward"},
                                 queue_kernel = {"ops/norm/cuda/norm_forward_queue.cu",
@@ -48,10 +49,10 @@ static bool has_room_for(const struct norm_problem *p, const struct tsri_limits 
 
 bool norm_cuda_forward_fits(const void *problem, const struct tsri_limits *limits) {
     const struct norm_problem *p = problem;
-    const bool may_have_queue = p->dtype == TSR_F32 && p->cols > NO_QUEUE_F32_COLS;
+    const bool is_whole = p->cols * (int64_t)tsr_dtype_bytes(p->dtype) % 16 == 0;
     return norm_cuda_fits(p, limits) && tsri_cuda_rows_fit(p->cols, FLOATS, NORM_MAX_THREADS) &&
-           (!may_have_queue || (p->cols % 4 == 0 && has_room_for(p, limits))) &&
-           p->rows <= INT32_MAX; // a block each
+           (is_whole || p->cols <= MOST_WORDS) &&
+           (p->dtype != TSR_F32 || has_room_for(p, limits)) && p->rows <= INT32_MAX; // a block each
 }
 
 static bool is_aligned(const struct norm_problem *p) {
@@ -72,10 +73,10 @@ struct width_list {
     int count;
 };
 
+#define WIDTHS(of) ((struct width_list){of, TSRI_COUNT(of)})
 static struct width_list widths_of(tsr_dtype dtype, bool in_words) {
-    if (dtype == TSR_F32) return (struct width_list){f32_widths, TSRI_COUNT(f32_widths)};
-    return in_words ? (struct width_list){words_widths, TSRI_COUNT(words_widths)}
-                    : (struct width_list){widths, TSRI_COUNT(widths)};
+    if (dtype == TSR_F32) return in_words ? WIDTHS(f32_words_widths) : WIDTHS(f32_widths);
+    return in_words ? WIDTHS(words_widths) : WIDTHS(widths);
 }
 
 // First blocks of a few steps, then blocks of half as many, which fill the time until the last long block ends. If all
@@ -101,7 +102,8 @@ bool norm_cuda_forward_clusters_fit(const void *problem, const struct tsri_limit
 void norm_cuda_plan_forward(const void *problem, const struct tsri_limits *limits,
                             struct tsri_plan *plan) {
     const struct norm_problem *p = problem;
-    tsri_plan_cuda_widths(plan, p->rows, p->cols, widths_of(p->dtype, !is_aligned(p)).widths);
+    const bool in_words = p->cols <= MOST_WORDS && !is_aligned(p);
+    tsri_plan_cuda_widths(plan, p->rows, p->cols, widths_of(p->dtype, in_words).widths);
     const int64_t bytes = p->rows * p->cols * (int64_t)tsr_dtype_bytes(p->dtype);
     plan->is_streaming = tsri_should_stream(limits, 2 * bytes);
     if (!has_queue(p, plan)) return;
@@ -130,11 +132,11 @@ static const char *name_of(const struct norm_problem *p) {
     return p->is_rmsnorm ? "rmsnorm_forward" : "layernorm_forward";
 }
 
-// The plan for the tensors' addresses: a queue takes aligned rows only.
+// The plan for the tensors' addresses: wide rows that are not aligned go through stages.
 static struct tsri_plan plan_here(tsr_context *ctx, const struct norm_problem *p,
                                   const struct tsri_plan *plan) {
     struct tsri_plan here = *plan;
-    if (is_staged(plan) || !has_queue(p, plan) || is_aligned(p)) return here;
+    if (is_staged(plan) || p->cols <= MOST_WORDS || is_aligned(p)) return here;
     here = (struct tsri_plan){0};
     norm_cuda_plan_forward_stages(p, tsri_context_limits(ctx), &here);
     return here;
@@ -190,7 +192,6 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
         .cols = (int)p->cols,
         .is_rmsnorm = p->is_rmsnorm,
         .weight_is_f32 = p->weight.dtype == TSR_F32,
-        .is_latency_bound = plan->num_tasks <= limits->num_sms,
         .stages = num_stages(p),
         .slab = norm_slab(p, plan),
         .chunk = (int)plan->block_k,

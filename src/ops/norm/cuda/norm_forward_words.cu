@@ -40,15 +40,6 @@ DEVICE void load_sum_pairs(unsigned s[NUM_WORDS + 1], const struct norm_forward_
     store_pairs(s, p->residual_out, row * p->residual_out_stride, cols);
 }
 
-// Requests the lines of weight and bias while the row is on its way, as norm_forward.cu does.
-DEVICE void fetch_weights(const struct norm_forward_params *p, int cols) {
-    const int bytes = cols * (p->weight_is_f32 ? 4 : ELEMENT_BYTES);
-    for (int at = ROW_THREAD * 128; at < bytes; at += THREADS_PER_ROW * 128) {
-        fetch_near((const char *)p->weight + at);
-        if (p->bias != 0) fetch_near((const char *)p->bias + at);
-    }
-}
-
 // A row in registers as it is stored, widened for each of its three uses: 16-bit rows take half of the registers. Returns 1,
 // and leaves the row alone, if it must be summed in double.
 DEVICE int norm_in_words(const struct norm_forward_params p, long long row, int is_there, int cols,
@@ -113,7 +104,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, SM_THREADS / BLOCK_T
     const int is_there = ROWS_PER_BLOCK == 1 || row < p.rows; // missing rows take part in shuffles
     const int cols = is_there ? p.cols : 0;
     begin_early();
-    if (p.is_latency_bound && p.weight != 0) fetch_weights(&p, cols);
     const int is_wide = norm_in_words(p, row, is_there, cols, &sums);
     if (is_any_wide(is_wide)) norm_wide(&p, row, cols, is_wide, &sums);
 }

@@ -19,7 +19,6 @@ struct norm_forward_params {
     int long_blocks;
     int cols;
     int is_rmsnorm, weight_is_f32; // bias has the dtype of weight
-    int is_latency_bound;          // there are so few rows that all run at once
     int stages;                    // of the queue
     int slab;                      // columns per block if a cluster shares the row
     int chunk, stage_bytes;        // staged: columns of a stage, and its bytes
