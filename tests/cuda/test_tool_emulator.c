@@ -27,10 +27,8 @@ static const struct emulator_case cases[] = {
     {"layernorm_forward", "cuda-staged", TSR_F32, "rows=2 cols=90001 +weight +bias"}, // in chunks
     {"layernorm_forward", "cuda-staged", TSR_F16, "rows=5 cols=301", FILL_SPECIAL},
     {"rmsnorm_forward", "cuda-clusters", TSR_F32, "rows=2 cols=40000 +weight"},
-    {"layernorm_forward", "cuda-staged", TSR_F16,
-     "rows=90 cols=301 +weight +bias +residual +residual_out"}, // a ring
-    {"rmsnorm_forward", "cuda-staged", TSR_BF16,
-     "rows=300 cols=63 +weight +rstd"}, // rows share a warp
+    {"layernorm_forward", "cuda-rows", TSR_F16,
+     "rows=9 cols=301 +weight +bias +residual +residual_out"}, // in words
     {"layernorm_backward", "cuda-rows", TSR_BF16, "rows=40 cols=256 +dweight +dbias"},
     {"layernorm_backward", "cuda-staged", TSR_F16, "rows=90 cols=301 +weight +dweight +dbias"},
     {"rmsnorm_backward", "cuda-staged", TSR_BF16, "rows=300 cols=63 +weight +dweight"},

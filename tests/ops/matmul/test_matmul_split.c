@@ -311,9 +311,14 @@ static void maps_of_operands(void **state) {
         assert_int_equal(fake.launched.block_x % 128,
                          32); // whole warpgroups and one copying warp
         assert_true(fake.launched.shared_bytes <= MATMUL_WGMMA_SHARED_BYTES);
-        assert_int_equal(fake.num_maps, 2 + is_gated);
+        const int rows = (int)fake.maps[0].box[1]; // of a tile
+        assert_int_equal(fake.num_maps, 2 + is_gated + (M % rows != 0));
+        if (M % rows != 0) { // c's last rows
+            check_map(2 + is_gated, a, K, M, BATCH);
+            assert_int_equal(fake.maps[2 + is_gated].box[1], M % rows);
+        }
         check_map(0, a, K, M, BATCH);
-        assert_int_equal(fake.maps[0].box[1] % 8, 0); // rows of a tile
+        assert_int_equal(rows % 8, 0);
         check_map(1, b, is_b ? K : N, is_b ? N : K, 1);
         assert_int_equal(fake.maps[1].box[1] % (is_b ? 8 : 64), 0); // columns of a tile, or a unit
         if (is_gated) check_map(2, b_up, is_b ? K : N, is_b ? N : K, 1);

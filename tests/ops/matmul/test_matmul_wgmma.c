@@ -212,7 +212,9 @@ static void maps_of_operands(void **state) {
         assert_int_equal(fake.num_launches, 1);
         assert_int_equal(fake.launched.block_x, 384);
         assert_true(fake.launched.shared_bytes <= MATMUL_WGMMA_SHARED_BYTES);
-        assert_int_equal(fake.num_maps, 3 + is_gated);
+        assert_int_equal(fake.num_maps, 3 + is_gated + !is_a);
+        if (!is_a) // c's last rows
+            check_map(3 + is_gated, a, K, M, BATCH, M % 128 % 64);
         if (is_a)
             check_map(0, a, M, K, BATCH, 64);
         else
@@ -245,11 +247,11 @@ static void what_has_no_map(void **state) {
     const struct {
         int64_t n, k, residual_batch, maps, launches;
     } cases[] = {
-        {N, K, M * N, 4, 1},     // a, b, c, residual
-        {N, K, 0, 3, 1},         // one residual for all
-        {N - 2, K, M * N, 2, 1}, // columns of c end within 16 bytes
-        {N, K - 1, M * N, 4, 1}, // k ends within 16 bytes
-        {N, -K, M * N, 4, 3},    // misaligned lines of a and b
+        {N, K, M * N, 5, 1},     // a, b, c, residual, a's last rows
+        {N, K, 0, 4, 1},         // one residual for all
+        {N - 2, K, M * N, 3, 1}, // columns of c end within 16 bytes
+        {N, K - 1, M * N, 5, 1}, // k ends within 16 bytes
+        {N, -K, M * N, 5, 3},    // misaligned lines of a and b
     };
     for (int i = 0; i < COUNT(cases); i++) {
         const int64_t k = cases[i].k < 0 ? K - 1 : cases[i].k, line = cases[i].k < 0 ? k : K;

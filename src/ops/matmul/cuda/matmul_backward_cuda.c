@@ -174,8 +174,8 @@ static tsr_status run_products(tsr_context *ctx, const struct matmul_backward_pr
     const bool at_once =
         p->da.data != NULL && p->db.data != NULL && has_order(&da) && has_order(&db);
     if (p->da.data != NULL)
-        TSRI_TRY(run_product(ctx, &s->da, &da, at_once ? MATMUL_FOLLOWED : MATMUL_ALONE,
-                             workspace));
+        TSRI_TRY(
+            run_product(ctx, &s->da, &da, at_once ? MATMUL_FOLLOWED : MATMUL_ALONE, workspace));
     if (p->db.data == NULL) return TSR_OK;
     return run_product(ctx, &s->db, &db, at_once ? MATMUL_BESIDE : MATMUL_ALONE, workspace);
 }

@@ -174,7 +174,15 @@ bool matmul_cuda_wgmma_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_prog
 // The program of a swapped tile, which takes b for wgmma's a; fp8 adds macros of its own.
 struct tsri_cuda_program matmul_cuda_swapped_program(const struct matmul_cuda_tile *tile,
                                                      tsr_dtype dtype, bool b_is_mn);
+struct tensor_map;
+struct tsri_tensor_map_args;
 struct matmul_wgmma_params;
+// If c's last row of tiles is not whole and lines of a run along k: its rows, and the map of a whose boxes end with c. Two blocks
+// of a swapped tile copy half of its eights each.
+tsr_status matmul_cuda_map_last(tsr_context *ctx, const struct matmul_problem *p,
+                                const struct matmul_cuda_layout *l,
+                                const struct tsri_tensor_map_args *of_a, struct tensor_map *a_last,
+                                int *last_rows);
 // Everything except operands and c's map.
 struct matmul_wgmma_params matmul_cuda_wgmma_params(const struct matmul_problem *p,
                                                     const struct matmul_cuda_layout *l,

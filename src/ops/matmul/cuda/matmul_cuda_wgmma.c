@@ -107,7 +107,22 @@ tsr_status matmul_cuda_wgmma_prepare(tsr_context *ctx, const void *problem,
     return tsri_cuda_prepare(op_name, tsri_context_queue(ctx), &program);
 }
 
-// Copies operands if necessary and makes the maps.
+tsr_status matmul_cuda_map_last(tsr_context *ctx, const struct matmul_problem *p,
+                                const struct matmul_cuda_layout *l,
+                                const struct tsri_tensor_map_args *of_a, struct tensor_map *a_last,
+                                int *last_rows) {
+    struct tsri_tensor_map_args map = *of_a;
+    const int last = (int)(p->m % l->tile->block_m), eights = (last + 7) / 8;
+    if (last == 0 || l->a.is_mn) return TSR_OK;
+    *last_rows = last;
+    map.box[1] = !l->tile->is_swapped   ? last % UNIT
+                 : l->tile->cluster > 1 ? MATMUL_SWAPPED_HALF(eights * 8)
+                                        : last;
+    if (map.box[1] == 0) return TSR_OK; // whole units
+    return tsri_cuda_queue_map(op_name, tsri_context_queue(ctx), &map, a_last);
+}
+
+// Copies operands if necessary and makes the maps, except that of the last rows.
 static tsr_status map_all(tsr_context *ctx, const struct matmul_problem *p,
                           const struct matmul_cuda_layout *l, char *workspace,
                           struct matmul_wgmma_params *params) {
@@ -183,6 +198,9 @@ tsr_status matmul_cuda_wgmma_run(tsr_context *ctx, const void *problem,
     if (p->c.dtype != TSR_F32)
         params.matmul.alpha *= 1 + matmul_wgmma_drift(l.blocks_of_part * l.tile->block_k) / 2;
     TSRI_TRY(map_all(ctx, p, &l, workspace, &params));
+    struct tsri_tensor_map_args map;
+    (void)map_operand(p, &p->a, &l.a, workspace, UNIT, &map, params.a_batch);
+    TSRI_TRY(matmul_cuda_map_last(ctx, p, &l, &map, &params.a_last, &params.last_rows));
     const struct tsri_cuda_program program = program_of(l.tile, p->a.dtype, l.a.is_mn, l.b.is_mn);
     return matmul_cuda_wgmma_launch(ctx, &program, plan, &l, &params);
 }

@@ -58,6 +58,20 @@ DEVICE void start_stages(unsigned base, int cluster) {
     }
 }
 
+// What a tile with so many rows of c from its first one on needs of a: whole units, then lines of another one, and the bytes of a
+// stage. The copy engine takes longer for lines beyond c than for others. last_rows: 0 if c's last tile is whole.
+struct units_of_a {
+    int whole, lines, bytes;
+};
+DEVICE struct units_of_a units_of_a(int last_rows, int left) {
+    struct units_of_a units = {UNITS_A, 0, STAGE_BYTES};
+    if (last_rows == 0 || left >= BLOCK_M) return units;
+    units.whole = max(left, 0) / UNIT;
+    units.lines = max(left, 0) % UNIT;
+    units.bytes -= (UNITS_A - units.whole) * UNIT_BYTES - units.lines * 128;
+    return units;
+}
+
 // The registers of the warpgroup that copies, and of one that multiplies.
 #define TAKE_FEW_REGISTERS() asm volatile("setmaxnreg.dec.sync.aligned.u32 40;")
 #define TAKE_MANY_REGISTERS() asm volatile("setmaxnreg.inc.sync.aligned.u32 232;")

@@ -33,10 +33,7 @@
 #include "ops/matmul/cuda/matmul_columns.cuh"
 #include "ops/matmul/cuda/matmul_products.cuh"
 
-enum {
-    HALF = MATMUL_SWAPPED_HALF(BLOCK_N), // lines of a that a block of a cluster copies
-    OF_CHUNK = CHUNK / 8,
-};
+enum { OF_CHUNK = CHUNK / 8 };
 static_assert(CHUNK % 8 == 0 && BLOCK_N % CHUNK == 0, "chunks are equal, and whole eights of rows");
 
 struct place {
@@ -61,19 +58,25 @@ DEVICE int blocks_of(const struct matmul_wgmma_params *w) {
 // One thread keeps the ring full; the whole warp runs the loop, so that the compiler can use uniform addresses.
 DEVICE void copy_tiles(const struct matmul_wgmma_params *w, unsigned base, int rank, unsigned first,
                        unsigned step, int is_elected) {
-    const int is_cluster = w->cluster > 1, bytes = STAGE_BYTES + (2 * HALF - BLOCK_N) * 128;
-    const int share = rank * (BLOCK_N - HALF); // first line of this block's share
+    const int is_cluster = w->cluster > 1;
     const int end_k = blocks_of(w) * BLOCK_K;
     struct ring ring = {0, 0};
 #pragma unroll 1
     for (unsigned number = first; number < w->num_tiles; number += step) {
         const struct place place = find_place(w, number, rank);
+        // Lines beyond c's last row would cost the copy engine more time than others.
+        const int is_last = w->last_rows > 0 && place.row + BLOCK_N > (int)w->matmul.m;
+        const struct tensor_map *map_a = is_last ? &w->a_last : &w->a;
+        const int lines = is_last ? w->last_rows : BLOCK_N;
+        const int half = MATMUL_SWAPPED_HALF((lines + 7) / 8 * 8);
+        const int share = rank * ((lines + 7) / 8 * 8 - half); // first line of this block's share
+        const int bytes = UNITS_A * UNIT_BYTES + (is_cluster ? 2 * half : lines) * 128;
 #pragma unroll 1
         for (int k = 0; k < end_k; k += BLOCK_K) {
             const unsigned stage = base + ring.stage * STAGE_BYTES,
                            full = base + FULL_AT + 8 * ring.stage;
             barrier_wait(full + (EMPTY_AT - FULL_AT), ring.parity ^ 1);
-            if (is_elected) barrier_expect(full, is_cluster ? bytes : STAGE_BYTES);
+            if (is_elected) barrier_expect(full, bytes);
 #pragma unroll
             for (int u = 0; u < UNITS_A; u++) {
                 const int col = place.col + u * UNIT;
@@ -83,9 +86,9 @@ DEVICE void copy_tiles(const struct matmul_wgmma_params *w, unsigned base, int r
             const unsigned to = stage + UNITS_A * UNIT_BYTES;
             const int at[5] = {k, place.row + (is_cluster ? share : 0), 0, 0, 0};
             if (is_cluster) {
-                if (is_elected) tma_load_to_all(to + share * 128, &w->a, at, full, 3);
+                if (is_elected) tma_load_to_all(to + share * 128, map_a, at, full, 3);
             } else {
-                if (is_elected) tma_load(to, &w->a, at, full);
+                if (is_elected) tma_load(to, map_a, at, full);
             }
             ring_advance(&ring, STAGES);
         }

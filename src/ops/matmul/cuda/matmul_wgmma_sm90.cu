@@ -65,6 +65,7 @@ DEVICE void copy_part(const struct matmul_wgmma_params *w, struct ring *ring, un
     const int gated = is_gated(&w->matmul), is_cluster = w->cluster > 1;
     struct depth depth = find_depth(w, first_k);
     int of_a[3], of_b[3], of_up[3];
+    const struct units_of_a units = units_of_a(w->last_rows, (int)w->matmul.m - place.row);
 #pragma unroll
     for (int i = 0; i < 3; i++) {
         of_a[i] = place.batch[i] * w->a_batch[2 - i];
@@ -76,13 +77,15 @@ DEVICE void copy_part(const struct matmul_wgmma_params *w, struct ring *ring, un
         const unsigned stage = base + ring->stage * STAGE_BYTES,
                        full = base + FULL_AT + 8 * ring->stage;
         barrier_wait(full + (EMPTY_AT - FULL_AT), ring->parity ^ 1);
-        if (is_elected) barrier_expect(full, STAGE_BYTES);
+        if (is_elected) barrier_expect(full, units.bytes);
 #pragma unroll
         for (int u = 0; u < UNITS_A; u++) {
             const int mn = place.row + u * UNIT;
             const int at[5] = {A_IS_MN ? mn : depth.a, A_IS_MN ? depth.a : mn, of_a[0], of_a[1],
                                of_a[2]};
-            if (is_elected) tma_load(stage + u * UNIT_BYTES, &w->a, at, full);
+            const struct tensor_map *map = u < units.whole ? &w->a : &w->a_last;
+            if (is_elected && (u < units.whole || (u == units.whole && units.lines > 0)))
+                tma_load(stage + u * UNIT_BYTES, map, at, full);
         }
 #pragma unroll
         for (int u = 0; u < UNITS_B; u++) {

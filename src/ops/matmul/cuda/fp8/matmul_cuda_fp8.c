@@ -132,12 +132,12 @@ tsr_status matmul_cuda_fp8_prepare(tsr_context *ctx, const void *problem,
 static tsr_status map_placed(tsr_context *ctx, const struct matmul_problem *p,
                              const struct matmul_matrix *t, int64_t step_mn, int64_t step_k,
                              const struct matmul_cuda_operand *o, int box_lines, char *copy,
-                             struct tensor_map *map, int is_batched[MATMUL_MAX_BATCH_DIMS]) {
+                             struct tensor_map *map, int is_batched[MATMUL_MAX_BATCH_DIMS],
+                             struct tsri_tensor_map_args *args) {
     struct matmul_operand operand;
-    struct tsri_tensor_map_args args;
     TSRI_TRY(matmul_cuda_place(ctx, p, t, step_mn, step_k, o, copy, &operand));
-    (void)map_operand(p, o, t->dtype, operand.data, box_lines, &args, is_batched);
-    return tsri_cuda_queue_map(op_name, tsri_context_queue(ctx), &args, map);
+    (void)map_operand(p, o, t->dtype, operand.data, box_lines, args, is_batched);
+    return tsri_cuda_queue_map(op_name, tsri_context_queue(ctx), args, map);
 }
 
 static tsr_status run_swapped(tsr_context *ctx, const struct matmul_problem *p,
@@ -148,9 +148,10 @@ static tsr_status run_swapped(tsr_context *ctx, const struct matmul_problem *p,
     struct tsri_tensor_map_args map;
     TSRI_TRY(map_placed(ctx, p, &p->a, p->a.row, p->a.col, &l->a,
                         matmul_cuda_swapped_lines(l->tile), workspace + l->a_at, &params.a,
-                        params.a_batch));
+                        params.a_batch, &map));
+    TSRI_TRY(matmul_cuda_map_last(ctx, p, l, &map, &params.a_last, &params.last_rows));
     TSRI_TRY(map_placed(ctx, p, &p->b, p->b.col, p->b.row, &l->b, UNIT, workspace + l->b_at,
-                        &params.b, params.b_batch));
+                        &params.b, params.b_batch, &map));
     (void)matmul_cuda_map_rows(p, &p->c, &map);
     map.box[1] = MATMUL_SWAPPED_CHUNK(l->tile->block_m);
     params.end = matmul_cuda_wgmma_end(p);
@@ -177,13 +178,14 @@ tsr_status matmul_cuda_fp8_run(tsr_context *ctx, const void *problem, const stru
     };
     matmul_cuda_set_output(p, &params.matmul);
     TSRI_TRY(map_placed(ctx, p, &p->a, p->a.row, p->a.col, &l.a, UNIT, bytes + l.a_at, &params.a,
-                        params.a_batch));
+                        params.a_batch, &map));
+    TSRI_TRY(matmul_cuda_map_last(ctx, p, &l, &map, &params.a_last, &params.last_rows));
     TSRI_TRY(map_placed(ctx, p, &p->b, p->b.col, p->b.row, &l.b, UNIT, bytes + l.b_at, &params.b,
-                        params.b_batch));
+                        params.b_batch, &map));
     if (p->b_up.data != NULL) {
         params.matmul.b_up.data = p->b_up.data;
         TSRI_TRY(map_placed(ctx, p, &p->b_up, p->b_up.col, p->b_up.row, &l.b_up, UNIT,
-                            bytes + l.b_up_at, &params.b_up, params.b_up_batch));
+                            bytes + l.b_up_at, &params.b_up, params.b_up_batch, &map));
     }
     params.has_c_map = map_c(p, &map);
     if (params.has_c_map) TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params.c));

@@ -12,6 +12,8 @@
 // matrices of a batch dimension are one, its size is 1 and *_batch is 0.
 struct matmul_fp8_params {
     struct tensor_map a, b, b_up, c;
+    struct tensor_map a_last; // as in matmul_wgmma_params.h
+    int last_rows;
     struct matmul_params matmul;
     unsigned num_tiles;
     int a_batch[3], b_batch[3], b_up_batch[3]; // 1 or 0

@@ -26,6 +26,7 @@ DEVICE void copy_tiles(const struct matmul_fp8_params *w, unsigned base, int ran
 #pragma unroll 1
     for (unsigned number = (unsigned)first; number < w->num_tiles; number += (unsigned)step) {
         const struct place place = find_place(w, number, rank, cluster);
+        const struct units_of_a units_a = units_of_a(w->last_rows, (int)p->m - place.row);
         int of_a[3], of_b[3], of_up[3];
 #pragma unroll
         for (int i = 0; i < 3; i++) {
@@ -39,11 +40,13 @@ DEVICE void copy_tiles(const struct matmul_fp8_params *w, unsigned base, int ran
             const unsigned stage = base + ring.stage * STAGE_BYTES,
                            full = base + FULL_AT + 8 * ring.stage;
             barrier_wait(base + EMPTY_AT + 8 * ring.stage, ring.parity ^ 1);
-            if (is_elected) barrier_expect(full, STAGE_BYTES);
+            if (is_elected) barrier_expect(full, units_a.bytes);
 #pragma unroll
             for (int u = 0; u < UNITS_A; u++) {
                 const int at[5] = {k, place.row + u * UNIT, of_a[0], of_a[1], of_a[2]};
-                if (is_elected) tma_load(stage + u * UNIT_BYTES, &w->a, at, full);
+                const struct tensor_map *map = u < units_a.whole ? &w->a : &w->a_last;
+                if (is_elected && (u < units_a.whole || (u == units_a.whole && units_a.lines > 0)))
+                    tma_load(stage + u * UNIT_BYTES, map, at, full);
             }
 #pragma unroll 1
             for (int u = rank * units; u < (rank + 1) * units; u++) {

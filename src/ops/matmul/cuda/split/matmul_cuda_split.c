@@ -341,6 +341,11 @@ tsr_status matmul_cuda_split_run(tsr_context *ctx, const void *problem,
         (void)map_operand(p, &p->b_up, &o.b_up, of_box, &map, params.b_up_batch);
         TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params.b_up));
     }
+    if (matmul_split_ends_with_c(&l, o.a.is_mn) && p->m % l.rows != 0) {
+        params.last_rows = (int)(p->m % l.rows);
+        (void)map_operand(p, &p->a, &o.a, params.last_rows, &map, params.a_batch);
+        TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params.a_last));
+    }
     const struct tsri_cuda_program program =
         program_of(l.rows, l.tile.slabs, of_cluster > l.num_splits, p->a.dtype, l.sums);
     const struct tsri_cuda_launch launch = {

@@ -72,6 +72,10 @@ DEVICE void copy_tiles(const struct matmul_split_params *w, const struct place *
     int a_blocks = 0, b_blocks = ((1 << share_m) - 1) << place->beside * share_m;
     for (int i = 0; i < share_n; i++) a_blocks |= 1 << (i * share_m + place->down);
     if (share_m > 1 && place->down > 0 && has_two) one = two; // each copies one of the two boxes
+    // Lines beyond c's last row would cost the copy engine more time than others.
+    const int is_last = w->last_rows > 0 && place->row + ROWS > (int)w->matmul.m;
+    const struct tensor_map *map_a = is_last ? &w->a_last : &w->a;
+    const int stage_bytes = SLABS * (slab_bytes - (is_last ? ROWS - w->last_rows : 0) * 128);
     int a[5] = {place->first, place->row + a_share, 0, 0, 0};
     if (a_is_mn) a[0] = place->row, a[1] = place->first;
 #pragma unroll
@@ -81,7 +85,7 @@ DEVICE void copy_tiles(const struct matmul_split_params *w, const struct place *
     for (int i = 0; i < place->count; i++) {
         const unsigned full = barriers + 8 * ring.stage;
         if (i >= stages) barrier_wait(full + 8 * stages, ring.parity ^ 1);
-        if (is_elected) barrier_expect(full, SLABS * slab_bytes);
+        if (is_elected) barrier_expect(full, stage_bytes);
         if (i == 0) {                   // all addresses are computed: the first copy follows
             if (SHARES) cluster_wait(); // the others' barriers are initialised
             if (!w->matmul.is_beside) wait_for_primary();
@@ -98,7 +102,7 @@ DEVICE void copy_tiles(const struct matmul_split_params *w, const struct place *
             if (is_elected && share_n > 1) {
                 tma_load_to_all(to + b_bytes + a_share * 128, &w->a, a, full, a_blocks);
             } else if (is_elected) {
-                tma_load(to + b_bytes, &w->a, a, full);
+                tma_load(to + b_bytes, map_a, a, full);
                 if (ROWS == 128 && a_is_mn) {
                     const int at[5] = {a[0] + UNIT, a[1], a[2], a[3], a[4]};
                     tma_load(to + b_bytes + UNIT_BYTES, &w->a, at, full);

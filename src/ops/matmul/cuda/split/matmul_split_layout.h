@@ -50,6 +50,10 @@ struct matmul_split_layout matmul_split_lay_out(const struct matmul_problem *p,
                                                 struct matmul_split_ways ways, int rows, int cols,
                                                 int cluster, int num_sms);
 int matmul_split_blocks_of_cluster(const struct matmul_split_layout *l);
+// Whether the boxes of a end with c's last row: where no blocks share them, and lines run along k.
+static inline bool matmul_split_ends_with_c(const struct matmul_split_layout *l, bool a_is_mn) {
+    return l->share_n == 1 && !a_is_mn;
+}
 // Whether b is read once, by clusters that leave no multiprocessor unused.
 static inline bool matmul_split_reads_b_once(const struct matmul_split_layout *l) {
     return l->tiles_m == 1 && matmul_split_blocks_of_cluster(l) <= 2;

@@ -25,6 +25,8 @@ struct matmul_split_tile {
 // Maps and *_batch as in matmul_wgmma_params.h; of e4m3, two elements count as one of 16 bits.
 struct matmul_split_params {
     struct tensor_map a, b, b_up;
+    struct tensor_map a_last; // of the last row of tiles, whose boxes end with c
+    int last_rows;            // its rows of c; 0: it is whole, or its boxes do not end with c
     struct matmul_params matmul;
     int a_batch[3], b_batch[3], b_up_batch[3];
     struct matmul_split_tile tile;
