@@ -15,8 +15,8 @@
 
 #define RING_WORDS (FLOATS_PER_THREAD / PER_WORD)
 #define RING_STEP (THREADS_PER_ROW * PER_WORD) // columns from one of a thread's words to the next
-// A thread takes some words at once, so that their loads do not wait for each other: words v, v + 1, ... of a row of `cols` columns,
-// v a constant. Its registers hold more of them from sm_90 on.
+// A thread takes some words at once, so that their loads do not wait for each other: words v, v + 1, ... of a row of `cols`
+// columns, v a constant. Its registers hold more of them from sm_90 on.
 #if __CUDA_ARCH__ >= 900
 #define RING_SOME 2
 #else
@@ -166,8 +166,8 @@ DEVICE int ring_words(int stage, const void *data, long long at) {
     return stage + (shift_of(data, at) + ring_column()) * ELEMENT_BYTES;
 }
 
-// Some of a thread's words from number v on; left: columns from the thread's first one on. What is beyond the row is 0. With are_odd
-// the words may begin in the middle of one.
+// Some of a thread's words from number v on; left: columns from the thread's first one on. What is beyond the row is 0. With
+// are_odd the words may begin in the middle of one.
 DEVICE void ring_take(float x[RING_SOME][PER_WORD], int words, int v, int left, int are_odd) {
     EACH_OF_SOME(j) {
         const int col = (v + j) * RING_STEP;

@@ -58,9 +58,9 @@ struct matmul_groups {
     int64_t bias;    // from one group's bias to the next group's
 };
 
-// On CUDA, where the multiprocessors that one product leaves idle may begin with the next one: neither reads what the other writes.
-// The first one is FOLLOWED: it lets the other start only when all before it is done. The other one, BESIDE it, does not wait for it
-// before its end.
+// On CUDA the multiprocessors that one product leaves idle may begin with the next one, where neither reads what the other writes.
+// The first one is FOLLOWED: it lets the other start only when all before it is done. The other one, BESIDE it, does not wait for
+// it before its end.
 enum matmul_order { MATMUL_ALONE, MATMUL_FOLLOWED, MATMUL_BESIDE };
 
 // c = act(alpha a b + bias) [alpha a b_up] + residual [+ c]; see tessera/matmul.h. With groups, the innermost batch

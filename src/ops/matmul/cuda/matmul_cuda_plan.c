@@ -82,16 +82,17 @@ static double ns_of_end(const struct matmul_problem *p, double parts) {
 }
 
 // Of a stage of a tile: its products; what a multiprocessor takes in, from the second-level cache; or what it takes from memory,
-// where tiles below each other read b together.
+// where wide tiles below each other read b together.
 static double ns_of_stage(const struct matmul_problem *p, const struct matmul_cuda_layout *l) {
     static const double bytes_per_ns = 114, narrow_bytes_per_ns = 98, memory_bytes_per_ns = 62;
-    enum { LINE = 128, NARROW = 64, MOST_BELOW = 4 };
+    enum { LINE = 128, NARROW = 64, WIDE = 256, MOST_BELOW = 4 };
     const struct matmul_cuda_tile *tile = l->tile;
     const double products = 2.0 * tile->block_m * tile->block_n * tile->block_k / tile->rate;
     const double rows = (double)tsri_min(tile->block_m, p->m);
     const double taken = (rows + tile->block_n) * LINE /
                          (tile->block_n == NARROW ? narrow_bytes_per_ns : bytes_per_ns);
-    const double below = fmin((double)tsri_ceil_div(p->m, tile->block_m), MOST_BELOW);
+    const double below =
+        tile->block_n < WIDE ? 1 : fmin((double)tsri_ceil_div(p->m, tile->block_m), MOST_BELOW);
     const double of_b = tile->block_n * LINE / below / memory_bytes_per_ns;
     return fmax(fmax(products, taken), of_b);
 }

@@ -18,8 +18,9 @@
 // lines, batch[2], batch[1], batch[0]). If all matrices of a batch dimension are one, its size is 1 and *_batch is 0.
 struct matmul_wgmma_params {
     struct tensor_map a, b, b_up, c, residual;
-    struct tensor_map a_last; // of the last row of tiles, whose boxes end with c; where lines of a run along k
-    int last_rows;            // its rows of c; 0: it is whole
+    struct tensor_map
+        a_last;    // of the last row of tiles, whose boxes end with c; where lines of a run along k
+    int last_rows; // its rows of c; 0: it is whole
     struct matmul_params matmul;
     float *sums; // of parts of k: block_m * block_n per block; 0 with one part
     unsigned num_tiles;

@@ -93,8 +93,10 @@ struct matmul_split_layout matmul_split_lay_out(const struct matmul_problem *p,
     l.num_blocks = l.tiles_m * l.tiles_n * p->num_batches * num_splits;
     l.blocks_of_sm = is_sharing && rows > 72 ? 1 : blocks_of_sm(&l, num_sms); // registers
     const bool is_even = cols % UNIT != 0;
-    // Many rows of a in tiles of few columns keep a multiprocessor busy alone.
-    if (is_even && rows > 32 && l.num_blocks <= num_sms && num_splits == 1) l.blocks_of_sm = 1;
+    // Many rows of a in tiles of few columns, or of a large b, keep a multiprocessor busy alone: more stages pay.
+    if ((is_even || matmul_split_bytes_of_b(p) > LARGE_BYTES) && rows > 32 &&
+        l.num_blocks <= num_sms && num_splits <= 2)
+        l.blocks_of_sm = 1;
     l.stages = stages_of(&l, l.blocks_of_sm);
     if (l.tile.slabs > 1 && l.stages < (is_even ? MIN_STAGES - 1 : 3)) { // more, of half the size
         l.tile.slabs = 1;
@@ -196,7 +198,11 @@ static double account_tiles(const struct matmul_problem *p, const struct matmul_
     static const double cache_bytes_per_ns = 7800, sums_per_ns = 25, row_ns = 2.5,
                         row_alone_ns = 2.3, c_bytes_per_ns = 3760;
     const int splits = l->num_splits, of_cluster = matmul_split_blocks_of_cluster(l);
-    const int clusters = (of_cluster > 2 ? num_sms * 10 / 11 : num_sms) / of_cluster;
+    const int at_work = of_cluster == 3
+                            ? num_sms * 8 / 9 // three leave more of a group of multiprocessors idle
+                        : of_cluster > 2 ? num_sms * 10 / 11
+                                         : num_sms;
+    const int clusters = at_work / of_cluster;
     if (clusters == 0) return INFINITY; // on a part of a card
     const int at_once = clusters * of_cluster;
     const double waves = (double)tsri_ceil_div(l->num_blocks, at_once);
@@ -267,7 +273,7 @@ bool matmul_split_is_streamed(const struct matmul_problem *p, bool b_is_mn) {
 // How much longer a product takes whose b comes from memory than by its account. Blocks below each other that share b read it
 // once.
 static double account_cold(const struct matmul_split_layout *l) {
-    return l->share_m > 1 ? 0.95 : l->num_splits == MATMUL_SPLIT_MOST_SPLITS ? 1.2 : 1;
+    return l->share_m > 1 ? 0.85 : l->num_splits == MATMUL_SPLIT_MOST_SPLITS ? 1.2 : 1;
 }
 
 double matmul_split_account(const struct matmul_problem *p, const struct matmul_split_layout *l,

@@ -7,13 +7,14 @@
 #include "ops/matmul/cuda/split/matmul_split_params.h"
 
 enum {
-    MATMUL_SPLIT_COLS = 64,              // columns of b per warpgroup, at most
-    MATMUL_SPLIT_MOST_GROUPS = 2,        // as in matmul_split_sm90.cu
-    MATMUL_SPLIT_MOST_SPLITS = 8,        // blocks per cluster
-    MATMUL_SPLIT_MOST_BYTES = 232448,    // of shared memory per block
-    MATMUL_SPLIT_CACHE_BYTES = 24 << 20, // of b, in each half of the cache; a larger b comes from memory
-    MATMUL_SPLIT_LARGE_BYTES = 8 << 20,  // a larger one may come from memory
-    MATMUL_SPLIT_SOME_ROWS = 144,        // more rows than these do not only read b
+    MATMUL_SPLIT_COLS = 64,           // columns of b per warpgroup, at most
+    MATMUL_SPLIT_MOST_GROUPS = 2,     // as in matmul_split_sm90.cu
+    MATMUL_SPLIT_MOST_SPLITS = 8,     // blocks per cluster
+    MATMUL_SPLIT_MOST_BYTES = 232448, // of shared memory per block
+    MATMUL_SPLIT_CACHE_BYTES =
+        24 << 20, // of b, in each half of the cache; a larger b comes from memory
+    MATMUL_SPLIT_LARGE_BYTES = 8 << 20, // a larger one may come from memory
+    MATMUL_SPLIT_SOME_ROWS = 144,       // more rows than these do not only read b
     MATMUL_SPLIT_LAUNCH_NS = 1600,
     MATMUL_SPLIT_MEMORY_BYTES_PER_NS = 4200,
 };
