@@ -19,9 +19,10 @@ struct tsri_plan {
     int64_t num_tasks; // units of parallel work
     int64_t grain;     // rows (or the operation's own unit) per task
     int64_t block_m, block_n, block_k;
-    bool is_streaming; // non-temporal stores: the output is much larger than the last-level cache
-    uint32_t flags;    // the call's, for operations that a run calls
-    tsr_status status; // of the parts' planning; its sentence is the last error
+    bool is_streaming;  // non-temporal stores: the output is much larger than the last-level cache
+    uint32_t flags;     // the call's, for operations that a run calls
+    double expected_ns; // by the operation's cost model; 0: it has none
+    tsr_status status;  // of the parts' planning; its sentence is the last error
 };
 
 struct tsri_variant {

@@ -150,41 +150,52 @@ static tsr_status plan_product(tsr_context *ctx, const struct matmul_problem *p,
     return tsri_op_plan(&tsri_matmul_forward_op, p, tsri_context_limits(ctx), &call, plan);
 }
 
-static tsr_status run_product(tsr_context *ctx, const struct matmul_problem *p,
-                              const struct tsri_plan *plan, enum matmul_order order,
-                              void *workspace) {
-    struct matmul_problem one = *p;
-    one.order = order;
-    return plan->variant->run(ctx, &one, plan, workspace);
-}
-
 // Whether a product is one launch of a kernel that knows the order of two.
 static bool has_order(const struct tsri_plan *plan) {
     return plan->workspace_bytes == 0 && (plan->variant->run == matmul_cuda_wgmma_run ||
                                           plan->variant->run == matmul_cuda_split_run);
 }
 
-// db begins on the multiprocessors that da leaves idle, because it reads nothing that da writes.
-static tsr_status run_products(tsr_context *ctx, const struct matmul_backward_problem *p,
-                               const struct matmul_backward_steps *s, uint32_t flags,
-                               void *workspace) {
-    struct tsri_plan da, db;
-    if (p->da.data != NULL) TSRI_TRY(plan_product(ctx, &s->da, flags, &da));
-    if (p->db.data != NULL) TSRI_TRY(plan_product(ctx, &s->db, flags, &db));
-    const bool at_once =
-        p->da.data != NULL && p->db.data != NULL && has_order(&da) && has_order(&db);
-    if (p->da.data != NULL)
-        TSRI_TRY(
-            run_product(ctx, &s->da, &da, at_once ? MATMUL_FOLLOWED : MATMUL_ALONE, workspace));
-    if (p->db.data == NULL) return TSR_OK;
-    return run_product(ctx, &s->db, &db, at_once ? MATMUL_BESIDE : MATMUL_ALONE, workspace);
+// The products of da and of db, or one of them.
+struct products {
+    bool has_da, has_db;
+    struct matmul_problem da, db;
+    struct tsri_plan plan_da, plan_db;
+};
+
+// db begins on the multiprocessors that da leaves idle, because it reads nothing that da writes. Where the card is not full, both
+// get larger tiles for half of it.
+static tsr_status plan_products(tsr_context *ctx, const struct matmul_backward_problem *p,
+                                const struct matmul_backward_steps *s, uint32_t flags,
+                                struct products *of) {
+    *of = (struct products){p->da.data != NULL, p->db.data != NULL, .da = s->da, .db = s->db};
+    if (of->has_da) TSRI_TRY(plan_product(ctx, &of->da, flags, &of->plan_da));
+    if (of->has_db) TSRI_TRY(plan_product(ctx, &of->db, flags, &of->plan_db));
+    if (!of->has_da || !of->has_db || !has_order(&of->plan_da) || !has_order(&of->plan_db))
+        return TSR_OK;
+    struct tsri_plan half_da, half_db;
+    of->da.order = MATMUL_FOLLOWED;
+    of->db.order = MATMUL_BESIDE;
+    TSRI_TRY(plan_product(ctx, &of->da, flags, &half_da));
+    TSRI_TRY(plan_product(ctx, &of->db, flags, &half_db));
+    const double at_once =
+        half_da.expected_ns > half_db.expected_ns ? half_da.expected_ns : half_db.expected_ns;
+    if (has_order(&half_da) && has_order(&half_db) &&
+        at_once < of->plan_da.expected_ns + of->plan_db.expected_ns) {
+        of->plan_da = half_da;
+        of->plan_db = half_db;
+    }
+    return TSR_OK;
 }
 
-static tsr_status prepare_product(tsr_context *ctx, const struct matmul_problem *p,
-                                  uint32_t flags) {
-    struct tsri_plan plan;
-    TSRI_TRY(plan_product(ctx, p, flags, &plan));
-    return plan.variant->prepare(ctx, p, &plan);
+static tsr_status run_products(tsr_context *ctx, const struct products *of, void *workspace) {
+    if (of->has_da) TSRI_TRY(of->plan_da.variant->run(ctx, &of->da, &of->plan_da, workspace));
+    return of->has_db ? of->plan_db.variant->run(ctx, &of->db, &of->plan_db, workspace) : TSR_OK;
+}
+
+static tsr_status prepare_products(tsr_context *ctx, const struct products *of) {
+    if (of->has_da) TSRI_TRY(of->plan_da.variant->prepare(ctx, &of->da, &of->plan_da));
+    return of->has_db ? of->plan_db.variant->prepare(ctx, &of->db, &of->plan_db) : TSR_OK;
 }
 
 static struct matmul_backward_steps steps_of(tsr_context *ctx,
@@ -204,8 +215,9 @@ tsr_status matmul_backward_cuda_prepare(tsr_context *ctx, const void *problem,
                                    copy = matmul_cuda_copy_program(p->dc.dtype);
     if (s.g_bytes > 0) TSRI_TRY(tsri_cuda_prepare(op_name, queue, &gradient));
     if (s.copy_bytes > 0) TSRI_TRY(tsri_cuda_prepare(op_name, queue, &copy));
-    if (p->da.data != NULL) TSRI_TRY(prepare_product(ctx, &s.da, plan->flags));
-    if (p->db.data != NULL) TSRI_TRY(prepare_product(ctx, &s.db, plan->flags));
+    struct products products;
+    TSRI_TRY(plan_products(ctx, p, &s, plan->flags, &products));
+    TSRI_TRY(prepare_products(ctx, &products));
     return p->dbias != NULL ? tsri_cuda_prepare(op_name, queue, &sums) : TSR_OK;
 }
 
@@ -218,7 +230,9 @@ tsr_status matmul_backward_cuda_run(tsr_context *ctx, const void *problem,
     if (s.g_bytes > 0) TSRI_TRY(run_gradient(ctx, p, &s));
     if (s.is_a_copied) TSRI_TRY(run_copy(ctx, product, &product->a, product->k, &s.a_copy));
     if (s.is_g_copied) TSRI_TRY(run_copy(ctx, product, &s.g, product->n, &s.g_copy));
-    TSRI_TRY(run_products(ctx, p, &s, plan->flags, rest));
+    struct products products;
+    TSRI_TRY(plan_products(ctx, p, &s, plan->flags, &products));
+    TSRI_TRY(run_products(ctx, &products, rest));
     if (p->dbias == NULL || product->n == 0) return TSR_OK;
     return run_bias(ctx, p, &s, (float *)(void *)sums);
 }

@@ -174,6 +174,10 @@ bool matmul_cuda_wgmma_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_prog
 // The program of a swapped tile, which takes b for wgmma's a; fp8 adds macros of its own.
 struct tsri_cuda_program matmul_cuda_swapped_program(const struct matmul_cuda_tile *tile,
                                                      tsr_dtype dtype, bool b_is_mn);
+// The multiprocessors that a product has: half of them beside another one.
+struct tsri_limits matmul_cuda_limits(const struct matmul_problem *p,
+                                      const struct tsri_limits *limits);
+
 struct tensor_map;
 struct tsri_tensor_map_args;
 struct matmul_wgmma_params;

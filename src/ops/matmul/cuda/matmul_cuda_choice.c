@@ -46,7 +46,8 @@ static const char *prefer_f32(const struct matmul_problem *p, const struct tsri_
     return best;
 }
 
-const char *matmul_cuda_prefer(const struct matmul_problem *p, const struct tsri_limits *limits) {
+const char *matmul_cuda_prefer(const struct matmul_problem *p, const struct tsri_limits *of_card) {
+    const struct tsri_limits own = matmul_cuda_limits(p, of_card), *limits = &own;
     bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
     bool has_mma = matmul_cuda_mma_serves(p, limits);
     if (matmul_cuda_fp8_serves(p, limits)) {

@@ -295,6 +295,14 @@ static void plan(const void *problem, enum matmul_cuda_kind kind, const struct t
     plan->grain = c.num_splits;
     plan->num_tasks = tsri_min(l.num_tiles, MAX_BLOCKS);
     plan->workspace_bytes = l.workspace_bytes;
+    plan->expected_ns = c.ns;
+}
+
+struct tsri_limits matmul_cuda_limits(const struct matmul_problem *p,
+                                      const struct tsri_limits *limits) {
+    struct tsri_limits own = *limits;
+    if (p->order != MATMUL_ALONE) own.num_sms = (int)tsri_max(own.num_sms / 2, 1);
+    return own;
 }
 
 void matmul_cuda_plan_fma(const void *problem, const struct tsri_limits *limits,
@@ -321,7 +329,8 @@ static void plan_ring(const void *problem, enum matmul_cuda_kind kind,
 
 void matmul_cuda_plan_wgmma(const void *problem, const struct tsri_limits *limits,
                             struct tsri_plan *p) {
-    plan_ring(problem, MATMUL_WGMMA, limits, p);
+    const struct tsri_limits own = matmul_cuda_limits(problem, limits);
+    plan_ring(problem, MATMUL_WGMMA, &own, p);
 }
 
 void matmul_cuda_plan_fp8(const void *problem, const struct tsri_limits *limits,

@@ -187,8 +187,9 @@ bool matmul_cuda_split_is_best(const struct matmul_problem *problem,
 void matmul_cuda_plan_split(const void *problem, const struct tsri_limits *limits,
                             struct tsri_plan *plan) {
     const struct matmul_problem p = matmul_split_problem(problem);
+    const struct tsri_limits own = matmul_cuda_limits(&p, limits);
     struct matmul_split_layout l;
-    (void)choose(&p, limits, ways_of(&p, sums_of(problem)), ANY, &l);
+    plan->expected_ns = choose(&p, &own, ways_of(&p, sums_of(problem)), ANY, &l);
     plan->block_m = l.rows;
     plan->grain = cluster_of(&l);
     plan->block_n = l.tile.cols * cols_of_block(&p);
@@ -349,7 +350,7 @@ tsr_status matmul_cuda_split_run(tsr_context *ctx, const void *problem,
     const struct tsri_cuda_program program =
         program_of(l.rows, l.tile.slabs, of_cluster > l.num_splits, p->a.dtype, l.sums);
     const struct tsri_cuda_launch launch = {
-        .num_blocks = l.num_blocks + l.num_held,
+        .num_blocks = l.num_blocks + (p->order == MATMUL_ALONE ? l.num_held : 0),
         .num_threads = 128 * l.groups + 32,
         .shared_bytes = l.shared_bytes,
         .cluster_blocks = of_cluster,

@@ -226,11 +226,11 @@ DEVICE void fetch_scales(float scales[2], const struct matmul_params *p) {
 // The work of a block without a tile. Blocks of the next kernel start while this kernel runs, each where a block of the
 // previous kernel has ended. A multiprocessor without a block of this kernel would get two of them and take twice the
 // time.
-DEVICE void hold_place(const struct matmul_params *p) {
-    if (!p->is_followed) start_dependents();
+DEVICE void hold_place(void) {
+    start_dependents();
     if (threadIdx.x >= 32) return;
     wait_for_primary();
-    if (!p->is_beside && !p->is_followed) __nanosleep(HOLD_NS);
+    __nanosleep(HOLD_NS);
 }
 
 // ---- The kernel -------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
     const unsigned arrived = barriers + 16 * w.stages;
     const int warp = __shfl_sync(0xffffffff, (int)threadIdx.x / 32, 0), lane = threadIdx.x % 32;
     if (cluster_register_number() >= w.num_tiles) {
-        hold_place(&w.matmul);
+        hold_place();
         return;
     }
     if (threadIdx.x == 0) {
