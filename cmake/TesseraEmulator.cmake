@@ -48,6 +48,7 @@ endforeach()
 add_emulated(emulated_test_attention_large_masks test_attention_large_masks TESSERA_TEST_DEVICE=cuda
              TESSERA_TEST_CASES=12)
 add_emulated(emulated_test_cuda_fp8 test_cuda_fp8 TESSERA_TEST_CASES=1)
+add_emulated(emulated_test_cuda_matmul_backward test_cuda_matmul_backward EMULATOR_SMS=132)
 foreach(test test_cuda_layouts test_cuda_wgmma)
   add_emulated(emulated_late_${test} ${test} EMULATOR_COPIES=late)
 endforeach()

@@ -8,7 +8,7 @@
 
 #include "context/op_table.h"
 
-enum { TSRI_PLAN_MEMO_ENTRIES = 64 }; // a layer with gradients uses about 5
+enum { TSRI_PLAN_MEMO_ENTRIES = 64 }; // a layer with gradients uses about 8
 
 // One per context. Zero: empty.
 struct tsri_plan_memo {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The norms on a real GPU, or on the emulated one: a 16-bit row has the same bits alone and in a batch, forward and backward, at
 // each of the 8 addresses modulo 16 bytes. The guards around an output stay as they were.
+#include <math.h>
+
 #include "cuda_case.h"
 
 enum { ROWS = 9, MOST_COLS = 50257, SLACK = 8, GUARD = 0x7f7f };
@@ -105,6 +107,33 @@ static void a_wide_row_has_its_bits_anywhere(void **state) {
     check(true, false, 3, 24001);
 }
 
+// Rows of one number far from 0, whose h beyond the row's last column would be infinite.
+static void a_far_row_is_finite(void **state) {
+    static const int cols[] = {100, 101, 4097};
+    enum { MOST_FAR = 4097 };
+    static float x[MOST_FAR], dy[MOST_FAR], dx[MOST_FAR];
+    (void)state;
+    float *at = (float *)(void *)device, statistics[] = {3e36f, 316.2277f};
+    for (int i = 0; i < COUNT(cols); i++) {
+        for (int c = 0; c < cols[i]; c++) x[c] = 3e36f, dy[c] = (float)(c % 7 - 3);
+        assert_ok(tsr_memory_copy(ctx, at, x, sizeof x));
+        assert_ok(tsr_memory_copy(ctx, at + MOST_FAR, statistics, sizeof statistics));
+        assert_ok(tsr_memory_copy(ctx, at + 4 * MOST_FAR, dy, sizeof dy));
+        const tsr_tensor row = on_cuda(TSR_TENSOR(at, TSR_F32, 1, cols[i]));
+        assert_ok(tsr_layernorm_backward(
+            ctx,
+            &TSR_LAYERNORM_BACKWARD_ARGS(
+                    .x = row, .dy = on_cuda(TSR_TENSOR(at + 4 * MOST_FAR, TSR_F32, 1, cols[i])),
+                    .mean = on_cuda(TSR_TENSOR(at + MOST_FAR, TSR_F32, 1)),
+                    .rstd = on_cuda(TSR_TENSOR(at + MOST_FAR + 1, TSR_F32, 1)),
+                    .dx = on_cuda(TSR_TENSOR(at + 2 * MOST_FAR, TSR_F32, 1, cols[i])))));
+        assert_ok(tsr_memory_copy(ctx, dx, at + 2 * MOST_FAR, sizeof dx));
+        assert_ok(tsr_context_synchronize(ctx));
+        for (int c = 0; c < cols[i]; c++)
+            if (!isfinite(dx[c])) fail_msg("%d columns: dx[%d] is %g", cols[i], c, (double)dx[c]);
+    }
+}
+
 int main(void) {
     void *memory;
     int skip = cuda_case_open(80, sizeof host, &ctx, &memory);
@@ -113,6 +142,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_row_has_its_bits_anywhere),
         cmocka_unit_test(a_wide_row_has_its_bits_anywhere),
+        cmocka_unit_test(a_far_row_is_finite),
     };
     int failed = cmocka_run_group_tests_name("cuda norm", tests, NULL, NULL);
     cuda_case_close(ctx, memory);

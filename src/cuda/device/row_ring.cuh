@@ -68,7 +68,7 @@ DEVICE struct ring_groups ring_groups(int shift, int cols) {
     if (hi == 0 && shift > 0) groups.has_more = 0; // the first group is the last one
     return groups;
 }
-// A thread's group; the rows's groups are those of its threads in turn.
+// A thread's group; the row's groups are those of its threads in turn.
 #define RING_GROUP(v) (ROW_THREAD + (v)*THREADS_PER_ROW)
 DEVICE int is_whole(const struct ring_groups *groups, int group) {
     return (unsigned)(group - groups->lo) < (unsigned)(groups->hi - groups->lo) &&

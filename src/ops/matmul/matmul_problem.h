@@ -70,6 +70,7 @@ enum matmul_order { MATMUL_ALONE, MATMUL_FOLLOWED, MATMUL_BESIDE };
 // strides of 0.
 struct matmul_problem {
     enum matmul_order order;
+    bool has_half; // beside another product it has half of the multiprocessors
     int64_t m, n, k, num_batches;
     int64_t batch[MATMUL_MAX_BATCH_DIMS];         // shape; num_batches is its product
     struct matmul_matrix a, b, b_up, residual, c; // col is 1 in c and residual

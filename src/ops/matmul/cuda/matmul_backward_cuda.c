@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul backward on CUDA: the steps of matmul_backward_steps.c as launches, in order on the context's stream. If
-// batches share b and their matrices do not form one matrix, they are copied into one, so that db is one product.
+// Matmul backward on CUDA: the steps of matmul_backward_steps.c as launches on the context's stream, in order, except that the
+// products of da and db may run side by side. If batches share b and their matrices do not form one matrix, they are copied into
+// one, so that db is one product.
+#include <math.h>
+
 #include "ops/matmul/cuda/matmul_cuda.h"
 #include "ops/matmul/matmul_backward.h"
 
@@ -163,8 +166,15 @@ struct products {
     struct tsri_plan plan_da, plan_db;
 };
 
-// db begins on the multiprocessors that da leaves idle, because it reads nothing that da writes. Where the card is not full, both
-// get larger tiles for half of it.
+// Both gradients read a, dc and b, and write da and db.
+static double memory_ns(const struct matmul_problem *p) {
+    const double m = (double)(p->m * p->num_batches), n = (double)p->n, k = (double)p->k;
+    return (double)tsr_dtype_bytes(p->a.dtype) * 2 * (m * n + m * k + n * k) /
+           MATMUL_CUDA_MEMORY_BYTES_PER_NS;
+}
+
+// db begins on the multiprocessors that da leaves idle, because it reads nothing that da writes. Both get half of the
+// multiprocessors where the accounts say that this is faster than one after the other.
 static tsr_status plan_products(tsr_context *ctx, const struct matmul_backward_problem *p,
                                 const struct matmul_backward_steps *s, uint32_t flags,
                                 struct products *of) {
@@ -173,18 +183,17 @@ static tsr_status plan_products(tsr_context *ctx, const struct matmul_backward_p
     if (of->has_db) TSRI_TRY(plan_product(ctx, &of->db, flags, &of->plan_db));
     if (!of->has_da || !of->has_db || !has_order(&of->plan_da) || !has_order(&of->plan_db))
         return TSR_OK;
-    struct tsri_plan half_da, half_db;
-    of->da.order = MATMUL_FOLLOWED;
-    of->db.order = MATMUL_BESIDE;
-    TSRI_TRY(plan_product(ctx, &of->da, flags, &half_da));
-    TSRI_TRY(plan_product(ctx, &of->db, flags, &half_db));
+    struct products halves = *of;
+    of->da.order = halves.da.order = MATMUL_FOLLOWED;
+    of->db.order = halves.db.order = MATMUL_BESIDE;
+    halves.da.has_half = halves.db.has_half = true;
+    TSRI_TRY(plan_product(ctx, &halves.da, flags, &halves.plan_da));
+    TSRI_TRY(plan_product(ctx, &halves.db, flags, &halves.plan_db));
     const double at_once =
-        half_da.expected_ns > half_db.expected_ns ? half_da.expected_ns : half_db.expected_ns;
-    if (has_order(&half_da) && has_order(&half_db) &&
-        at_once < of->plan_da.expected_ns + of->plan_db.expected_ns) {
-        of->plan_da = half_da;
-        of->plan_db = half_db;
-    }
+        fmax(fmax(halves.plan_da.expected_ns, halves.plan_db.expected_ns), memory_ns(&p->product));
+    if (has_order(&halves.plan_da) && has_order(&halves.plan_db) &&
+        at_once < of->plan_da.expected_ns + of->plan_db.expected_ns)
+        *of = halves;
     return TSR_OK;
 }
 

@@ -174,7 +174,9 @@ bool matmul_cuda_wgmma_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_prog
 // The program of a swapped tile, which takes b for wgmma's a; fp8 adds macros of its own.
 struct tsri_cuda_program matmul_cuda_swapped_program(const struct matmul_cuda_tile *tile,
                                                      tsr_dtype dtype, bool b_is_mn);
-// The multiprocessors that a product has: half of them beside another one.
+enum { MATMUL_CUDA_MEMORY_BYTES_PER_NS = 4200 }; // H200
+
+// The limits of a product that may have half of the multiprocessors only.
 struct tsri_limits matmul_cuda_limits(const struct matmul_problem *p,
                                       const struct tsri_limits *limits);
 

@@ -21,7 +21,6 @@ enum {
 
 enum {
     H200_BYTES_PER_NS = 3000,
-    H200_MEMORY_BYTES_PER_NS = 4200,
     LAUNCH_NS = 2000,
     SPLIT_NS = 3500,
     COPY_NS = 3000,
@@ -88,7 +87,7 @@ static double ns_of_stage(const struct matmul_problem *p, const struct matmul_cu
     enum { LINE = 128, NARROW = 64, WIDE = 256, MOST_BELOW = 4 };
     const struct matmul_cuda_tile *tile = l->tile;
     const double products = 2.0 * tile->block_m * tile->block_n * tile->block_k / tile->rate;
-    const double rows = (double)tsri_min(tile->block_m, p->m);
+    const double rows = (double)(l->a.is_mn ? tile->block_m : tsri_min(tile->block_m, p->m));
     const double taken = (rows + tile->block_n) * LINE /
                          (tile->block_n == NARROW ? narrow_bytes_per_ns : bytes_per_ns);
     const double below =
@@ -129,7 +128,8 @@ static double account_wgmma(const struct matmul_problem *p, const struct matmul_
     const double b = of_k * (double)p->n * (p->b_up.data != NULL ? 2 : 1);
     const double bytes = b + of_a * of_k * (double)p->m;
     return START_NS + (b > COLD_BYTES ? COLD_NS : 0) + (tile->cluster > 1 ? CLUSTER_NS : 0) +
-           ns_of_copies(l, kind) + fmax(ns, bytes / H200_MEMORY_BYTES_PER_NS) + ns_of_splits(p, l);
+           ns_of_copies(l, kind) + fmax(ns, bytes / MATMUL_CUDA_MEMORY_BYTES_PER_NS) +
+           ns_of_splits(p, l);
 }
 
 // For fp32 by wgmma.
@@ -301,7 +301,7 @@ static void plan(const void *problem, enum matmul_cuda_kind kind, const struct t
 struct tsri_limits matmul_cuda_limits(const struct matmul_problem *p,
                                       const struct tsri_limits *limits) {
     struct tsri_limits own = *limits;
-    if (p->order != MATMUL_ALONE) own.num_sms = (int)tsri_max(own.num_sms / 2, 1);
+    if (p->has_half) own.num_sms = (int)tsri_max(own.num_sms / 2, 1);
     return own;
 }
 

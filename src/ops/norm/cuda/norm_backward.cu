@@ -110,7 +110,7 @@ DEVICE void go_over_rows(const struct norm_backward_params p, struct row_sums su
             EACH_FLOAT(e) rest += column_of(e, 1) < cols ? h[e] : 0;
             rest = rest_of(sum_one(rest, &sums), p.cols);
             if (THREADS_PER_ROW < 32 && !is_far) rest = 0;
-            EACH_FLOAT(e) h[e] -= rest;
+            EACH_FLOAT(e) h[e] = column_of(e, 1) < cols ? h[e] - rest : 0; // finite beyond the row
         }
         EACH_FLOAT(e) {                                // g is 0 beyond the row
             dweight[e] = fmaf(g[e], h[e], dweight[e]); // an explicit FMA, or the compiler

@@ -7,16 +7,8 @@
 // Each thread holds parts of two rows and of two rows of sums. A multiprocessor has registers for 512 such threads, all
 // in one block. With rows in stages, a thread holds two rows of sums and one of weights.
 enum { FLOATS = 16, THREADS = NORM_MAX_THREADS, SLAB = THREADS * FLOATS };
-enum {
-    RING_FLOATS = 20,
-    RING_F32_FLOATS = 16,
-    LEAST_STAGES = 3
-}; // of a ring: the row before, the row itself, the next row
-enum {
-    MAX_STAGES = 4,
-    STRIP = 128,
-    OTHER_BYTES = 2048
-}; // what the system and a kernel's own arrays take of shared memory
+enum { RING_FLOATS = 20, RING_F32_FLOATS = 16 }; // of a thread of a ring
+enum { MAX_STAGES = 4, STRIP = 128 };
 
 static const struct norm_kernel rows_kernel = {"ops/norm/cuda/norm_backward.cu", "norm_backward"},
                                 ring_kernel = {"ops/norm/cuda/norm_backward_ring.cu",
@@ -58,9 +50,8 @@ static int ring_blocks(const struct norm_problem *p, const struct tsri_limits *l
     const int most = limits->cuda_arch >= 90 ? NORM_MAX_CLUSTER : 1;
     for (int blocks = 1; blocks <= most; blocks *= 2) {
         const int64_t cols = blocks > 1 ? norm_slab_of(p->cols, blocks) : p->cols;
-        if (norm_ring_fits(p->dtype, limits, cols, ring_floats(p->dtype), num_tensors(p),
-                           LEAST_STAGES, ring) &&
-            (blocks == 1 || ring->threads == THREADS))
+        if (norm_ring_fits(p->dtype, limits, cols, blocks > 1 ? THREADS : 0, ring_floats(p->dtype),
+                           num_tensors(p), ring))
             return blocks;
     }
     return 0;
@@ -191,7 +182,7 @@ static tsr_status launch(tsr_context *ctx, const struct norm_problem *p,
 static tsr_status run_rows(tsr_context *ctx, const struct norm_problem *p,
                            const struct tsri_plan *plan, struct norm_backward_params *params) {
     const int stage = num_tensors(p) * THREADS * FLOATS * (int)tsr_dtype_bytes(p->dtype);
-    const int64_t room = tsri_context_limits(ctx)->shared_bytes_per_block - OTHER_BYTES;
+    const int64_t room = tsri_context_limits(ctx)->shared_bytes_per_block - NORM_OTHER_BYTES;
     params->stages = (int)tsri_max(tsri_min(room / stage, MAX_STAGES), 1);
     const struct tsri_cuda_program program = main_program(p, plan);
     const struct tsri_cuda_launch launch = {
@@ -300,9 +291,14 @@ tsr_status norm_cuda_backward_run(tsr_context *ctx, const void *problem,
 
 // Of each dtype stages of each number of threads, and of clusters; then aligned rows and the sweeps.
 static bool rows_program(int index, int cuda_arch, struct tsri_cuda_program *program) {
-    const struct tsri_cuda_rows_list list = {
-        rows_kernel.source,  rows_kernel.entry,      FLOATS, THREADS, sweeps_kernel.source,
-        sweeps_kernel.entry, .are_sweeps_rare = true}; // stages serve most rows
+    const struct tsri_cuda_rows_list list = {rows_kernel.source,
+                                             rows_kernel.entry,
+                                             FLOATS,
+                                             THREADS,
+                                             sweeps_kernel.source,
+                                             sweeps_kernel.entry,
+                                             .are_sweeps_rare =
+                                                 cuda_arch >= 90}; // clusters serve them
     const int of_dtype = NORM_NUM_RINGS + (cuda_arch >= 90);
     const int num_staged = of_dtype * TSRI_NUM_CUDA_DTYPES;
     if (index >= num_staged) return tsri_cuda_rows_kernel(&list, index - num_staged, program);

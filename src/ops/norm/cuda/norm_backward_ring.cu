@@ -71,17 +71,22 @@ DEVICE struct three sums_of(const struct operands *of, const struct row *row,
     return sum;
 }
 
-// The sum of h over a row whose mean is far; rare.
-DEVICE float sum_of_h(const struct operands *of, const struct row *row) {
+// A row whose mean is far, which is rare: its sums once more, and that of h. Beyond the row (x - mean) rstd may be infinite.
+DEVICE void sums_of_far(struct three *sum, const struct operands *of, const struct row *row,
+                        const float weight[FLOATS_PER_THREAD]) {
     const float half_mean = -0.5f * row->mean, twice_rstd = 2 * row->rstd, rest = 0;
     const int left = row->cols - ring_column();
-    float sum = 0;
+    sum->b = sum->c = 0;
     EACH_SOME_WORDS(v, row->cols) {
-        float x[RING_SOME][PER_WORD];
+        float x[RING_SOME][PER_WORD], dy[RING_SOME][PER_WORD];
         ring_take(x, of->x, v, left, 1);
-        EACH_OF_SOME(j) EACH_OF_WORD(i) sum += (v + j) * RING_STEP + i < left ? H_OF(x[j][i]) : 0;
+        ring_take(dy, of->dy, v, left, 1);
+        EACH_OF_SOME(j) EACH_OF_WORD(i) {
+            const float h = (v + j) * RING_STEP + i < left ? H_OF(x[j][i]) : 0;
+            sum->b = fmaf(dy[j][i] * weight[(v + j) * PER_WORD + i], h, sum->b);
+            sum->c += h;
+        }
     }
-    return sum;
 }
 
 struct columns {
@@ -217,7 +222,7 @@ DEVICE struct three begin_row(const struct block *block, const struct row *row,
     struct three sum =
         of.are_odd ? sums_of(&of, row, columns->weight, 1) : sums_of(&of, row, columns->weight, 0);
     const int has_far = is_far(row);
-    if (has_far && is_mean_far(row->mean, row->rstd)) sum.c = sum_of_h(&of, row);
+    if (has_far && is_mean_far(row->mean, row->rstd)) sums_of_far(&sum, &of, row, columns->weight);
     ring_give_sums(&sum, has_far, slots, turn);
     return sum;
 }

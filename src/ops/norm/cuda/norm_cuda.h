@@ -60,14 +60,17 @@ static inline int norm_slab(const struct norm_problem *p, const struct tsri_plan
 // ---- Rings: blocks of NORM_MAX_THREADS threads, block_m of them for each row; a cluster shares it where block_k > 1 ------
 
 enum { NORM_NUM_RINGS = 6 }; // numbers of threads
+enum {
+    NORM_OTHER_BYTES = 2048
+}; // of shared memory: what the system and a kernel's own arrays take
 
 struct norm_ring {
     int threads, floats; // of a row; of a thread
     int stages, stage_bytes, shared_bytes;
 };
-// The ring of the fewest threads of so many floats that hold a row, with at least so many stages; false: there is none.
-bool norm_ring_fits(tsr_dtype dtype, const struct tsri_limits *limits, int64_t cols, int floats,
-                    int num_tensors, int least_stages, struct norm_ring *ring);
+// The ring of the fewest threads, at least so many, with so many floats each that hold a row; false: there is none.
+bool norm_ring_fits(tsr_dtype dtype, const struct tsri_limits *limits, int64_t cols,
+                    int least_threads, int floats, int num_tensors, struct norm_ring *ring);
 // As many blocks as run at once, or clusters of so many.
 void norm_plan_ring(const struct norm_problem *p, const struct tsri_limits *limits,
                     const struct norm_ring *ring, int blocks, struct tsri_plan *plan);

@@ -3,7 +3,6 @@
 #include "ops/norm/cuda/norm_cuda.h"
 
 static const int ring_sizes[NORM_NUM_RINGS] = {8, 32, 64, 128, 256, NORM_MAX_THREADS};
-enum { OTHER_BYTES = 2048 }; // of shared memory: what the system and a kernel's own arrays take
 
 // A row's bytes in its stage, wherever it begins; its last word is whole.
 static int64_t ring_bytes(tsr_dtype dtype, int64_t cols) {
@@ -11,15 +10,19 @@ static int64_t ring_bytes(tsr_dtype dtype, int64_t cols) {
     return (int64_t)tsri_round_up((size_t)((cols + cols % 2) * bytes + 16 - bytes), 16);
 }
 
-bool norm_ring_fits(tsr_dtype dtype, const struct tsri_limits *limits, int64_t cols, int floats,
-                    int num_tensors, int least_stages, struct norm_ring *ring) {
+bool norm_ring_fits(tsr_dtype dtype, const struct tsri_limits *limits, int64_t cols,
+                    int least_threads, int floats, int num_tensors, struct norm_ring *ring) {
+    enum { LEAST_STAGES = 3 }; // the row before, the row itself, the next row
     enum { MOST_STAGES = 7 };
     const int64_t bytes = ring_bytes(dtype, cols);
     for (int i = 0; i < NORM_NUM_RINGS; i++) {
         const int64_t of_step = NORM_MAX_THREADS / ring_sizes[i] * num_tensors * bytes;
         const int64_t slack = (int64_t)sizeof(double) * ring_sizes[i]; // RING_SOME words each
-        const int64_t stages = (limits->shared_bytes_per_block - OTHER_BYTES - slack) / of_step;
-        if (cols > (int64_t)ring_sizes[i] * floats || stages < least_stages) continue;
+        const int64_t stages =
+            (limits->shared_bytes_per_block - NORM_OTHER_BYTES - slack) / of_step;
+        if (cols > (int64_t)ring_sizes[i] * floats || stages < LEAST_STAGES ||
+            ring_sizes[i] < least_threads)
+            continue;
         *ring = (struct norm_ring){.threads = ring_sizes[i],
                                    .floats = floats,
                                    .stages = (int)tsri_min(stages, MOST_STAGES),

@@ -305,7 +305,8 @@ tsr_status matmul_cuda_split_run(tsr_context *ctx, const void *problem,
     const struct matmul_cuda_layout o = matmul_cuda_layout(p, MATMUL_WGMMA, 0, 1);
     const int cols = (int)plan->block_n / cols_of_block(p);
     const struct matmul_split_layout l = matmul_split_lay_out(
-        p, ways, (int)plan->block_m, cols, (int)plan->grain, tsri_context_limits(ctx)->num_sms);
+        p, ways, (int)plan->block_m, cols, (int)plan->grain,
+        matmul_cuda_limits(p, tsri_context_limits(ctx)).num_sms); // as in the plan
     const bool is_one_box =
         p->b_up.data == NULL && !o.b.is_mn; // lines along k are adjacent in a tile
     const int of_box = o.b.is_mn ? UNIT : cols / l.share_m;
@@ -342,7 +343,7 @@ tsr_status matmul_cuda_split_run(tsr_context *ctx, const void *problem,
         (void)map_operand(p, &p->b_up, &o.b_up, of_box, &map, params.b_up_batch);
         TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params.b_up));
     }
-    if (matmul_split_ends_with_c(&l, o.a.is_mn) && p->m % l.rows != 0) {
+    if (l.ends_with_c && p->m % l.rows != 0) {
         params.last_rows = (int)(p->m % l.rows);
         (void)map_operand(p, &p->a, &o.a, params.last_rows, &map, params.a_batch);
         TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params.a_last));

@@ -91,6 +91,8 @@ struct matmul_split_layout matmul_split_lay_out(const struct matmul_problem *p,
     l.tiles_m = tsri_ceil_div(l.tiles_m, l.share_m) * l.share_m;
     l.tiles_n = tsri_ceil_div(l.tiles_n, l.share_n) * l.share_n;
     l.num_blocks = l.tiles_m * l.tiles_n * p->num_batches * num_splits;
+    l.ends_with_c = l.share_n == 1 && !ways.a_is_mn;
+    l.copied_rows = l.ends_with_c ? tsri_min(rows, p->m) : rows;
     l.blocks_of_sm = is_sharing && rows > 72 ? 1 : blocks_of_sm(&l, num_sms); // registers
     const bool is_even = cols % UNIT != 0;
     // Many rows of a in tiles of few columns, or of a large b, keep a multiprocessor busy alone: more stages pay.
@@ -168,16 +170,14 @@ static double account_stage(const struct matmul_problem *p, const struct matmul_
     static const double slab_ns = 8, clocks_per_ns = 1.48, promoted = 1.15;
     const bool is_large = matmul_split_bytes_of_b(p) > LARGE_BYTES; // it may come from memory
     const double bytes_per_ns = is_large ? 105 : 117, outside_ns = is_large ? 0.9 : 0.3;
-    const bool ends_with_c = matmul_split_ends_with_c(l, false);
-    const double in_c = (double)(ends_with_c ? tsri_min(l->rows, p->m) : l->rows);
     enum { MORE_ROWS = 9 }; // extra rows: fixed cost of the products
     const bool is_sharing = l->share_m * l->share_n > 1;
     const int slabs = l->tile.slabs;
     const double outside = (double)(l->tiles_m * l->rows - p->m); // rows of the last tile
-    double copies = slab_ns + (in_c + l->tile.lines) * 128 / bytes_per_ns;
+    double copies = slab_ns + ((double)l->copied_rows + l->tile.lines) * 128 / bytes_per_ns;
     if (l->share_n > 1) copies *= l->groups > 1 ? 0.95 : 1.05;
     if (l->share_m > 1) copies *= 1.06;
-    if (!ends_with_c) copies += outside_ns * (outside < l->rows ? outside : l->rows);
+    if (!l->ends_with_c) copies += outside_ns * (outside < l->rows ? outside : l->rows);
     // Adjacent tiles read a large a at different times.
     const double a = 2.0 * (double)p->num_batches * (double)p->m * (double)p->k;
     if (a > LARGE_BYTES && l->share_n == 1 && 10 * l->num_blocks >= 9 * num_sms) copies *= 1.2;
@@ -236,8 +236,7 @@ static double account_few(const struct matmul_problem *p, const struct matmul_sp
     const double rounds = (double)tsri_ceil_div(l->num_blocks, num_sms);
     const double of_sm = b / blocks * rounds / SM_BYTES_PER_NS,
                  of_all = b / MATMUL_SPLIT_MEMORY_BYTES_PER_NS;
-    const double a =
-        blocks * (double)matmul_split_k_of_part(l) * (double)tsri_min(l->rows, p->m) * 2;
+    const double a = blocks * (double)matmul_split_k_of_part(l) * (double)l->copied_rows * 2;
     return MATMUL_SPLIT_LAUNCH_NS + (l->blocks_of_sm == 1 ? ALONE_NS : 0) +
            (l->num_splits > 1 ? PARTS_NS : 0) + (of_sm > of_all ? of_sm : of_all) +
            a / A_BYTES_PER_NS;
@@ -251,7 +250,7 @@ static double account_some(const struct matmul_problem *p, const struct matmul_s
     const double blocks = (double)l->num_blocks, b = matmul_split_bytes_of_b(p);
     const double rounds = (double)tsri_ceil_div(l->num_blocks, num_sms);
     const double of_k = (double)matmul_split_k_of_part(l),
-                 a = blocks * of_k * (double)tsri_min(l->rows, p->m) * 2;
+                 a = blocks * of_k * (double)l->copied_rows * 2;
     return START_NS + (matmul_split_blocks_of_cluster(l) > 1 ? TOGETHER_NS : 0) +
            b / blocks * rounds / sm_bytes_per_ns + a / l->share_n / a_bytes_per_ns;
 }

@@ -43,6 +43,8 @@ struct matmul_split_layout {
     int ahead;        // slabs of b that are prefetched into the second-level cache
     int blocks_of_sm; // blocks that fit on a multiprocessor
     int64_t tiles_m, tiles_n, num_blocks;
+    bool ends_with_c;    // the boxes of a: where no blocks share them, and lines run along k
+    int64_t copied_rows; // of a, for the first row of tiles
     int64_t num_held;    // additional blocks without a tile
     int64_t blocks_of_k; // per part, at most
 };
@@ -51,10 +53,6 @@ struct matmul_split_layout matmul_split_lay_out(const struct matmul_problem *p,
                                                 struct matmul_split_ways ways, int rows, int cols,
                                                 int cluster, int num_sms);
 int matmul_split_blocks_of_cluster(const struct matmul_split_layout *l);
-// Whether the boxes of a end with c's last row: where no blocks share them, and lines run along k.
-static inline bool matmul_split_ends_with_c(const struct matmul_split_layout *l, bool a_is_mn) {
-    return l->share_n == 1 && !a_is_mn;
-}
 // Whether b is read once, by clusters that leave no multiprocessor unused.
 static inline bool matmul_split_reads_b_once(const struct matmul_split_layout *l) {
     return l->tiles_m == 1 && matmul_split_blocks_of_cluster(l) <= 2;
