@@ -125,8 +125,8 @@ TSR_API tsr_status tsr_moe_route_forward_prepare(tsr_context *ctx,
 //                         among the chosen, N w (g + sum_k w_k g_k) more
 //           sigmoid       N (z p + s (1 - s) (b + sum P b) / D), D = sum s + 1e-20; N s (1 - s) g more; renormalised, with
 //                         D' that of the chosen, N s (1 - s) (g + sum_k w_k g_k) / D' more
-//           plus 2^-120 times the same sums without p, w and s (1 - s), plus the rounding to dtype. Bitwise repeatable for any
-//           number of threads; a token's gradient depends on others only by tokens_per_expert.
+//           plus 2^-120 times the same sums without p, w and s (1 - s), plus 2^-138, plus the rounding to dtype. Bitwise repeatable for any
+//           number of threads; a token's gradient depends on others only by the losses' T and f.
 typedef struct tsr_moe_route_backward_args {
     TSR_CALL_FIELDS;
     tsr_tensor logits;             // in  (..., num_experts)

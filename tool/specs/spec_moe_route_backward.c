@@ -181,7 +181,7 @@ static void bound_row(const struct op_case *c, const struct moe_route_row *row, 
         const double all = b[e] + mean_b, of_raw = !is_sigmoid && is_raw ? mean_g : 0;
         bound[e] = is_sigmoid ? (n + far) * p * z + n * slope * all / row->normaliser
                               : (n + far) * p * (all + z + of_raw);
-        bound[e] = moe_u32 * bound[e] + 0x1p-120 * (all / row->normaliser + z + of_raw);
+        bound[e] = moe_u32 * bound[e] + 0x1p-120 * (all / row->normaliser + z + of_raw) + 0x1p-138;
     }
     for (int k = 0; k < top_k; k++) {
         if (ids[k] < 0) continue;
