@@ -119,14 +119,14 @@ TSR_API tsr_status tsr_moe_route_forward_prepare(tsr_context *ctx,
 //           ids in device memory, it makes its token's row NaN.
 // Special   a token without an id, in a call without losses, has a gradient of 0 whatever its logits are. Otherwise a token
 //           that is NaN in forward has one of NaN (with dz_loss also where lse is NaN), and a masked expert one of 0.
-// Numerics  fp32. With g = |dtopk_weights routed_scaling|, b = |dload_balance_loss| E f_e / T, z = 2 |dz_loss| (|lse| + 1) / T, p the
-//           softmax and N = 2^-24 (40 + E / 16 + K + 2 |x - m|), m the largest logit, the error is
+// Numerics  fp32. With g = |dtopk_weights routed_scaling|, b = |dload_balance_loss| E f_e / T, z = 2 |dz_loss| (|lse| + 1) / T,
+//           p the softmax and N = 2^-24 (40 + E / 16 + K + 2 |x - m|), m the largest logit, the error is
 //           softmax       N p (b + sum p b + z); raw: N p (g + sum_k p_k g_k) more; else, with w the unscaled weight and m
 //                         among the chosen, N w (g + sum_k w_k g_k) more
 //           sigmoid       N (z p + s (1 - s) (b + sum P b) / D), D = sum s + 1e-20; N s (1 - s) g more; renormalised, with
 //                         D' that of the chosen, N s (1 - s) (g + sum_k w_k g_k) / D' more
-//           plus 2^-120 times the same sums without p, w and s (1 - s), plus 2^-138, plus the rounding to dtype. Bitwise repeatable for any
-//           number of threads; a token's gradient depends on others only by the losses' T and f.
+//           plus 2^-120 times the same sums without p, w and s (1 - s), plus 2^-138, plus the rounding to dtype. Bitwise
+//           repeatable for any number of threads; a token's gradient depends on others only by the losses' T and f.
 typedef struct tsr_moe_route_backward_args {
     TSR_CALL_FIELDS;
     tsr_tensor logits;             // in  (..., num_experts)

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Routing, compiled once per instruction set: one pass over each token's logits (tokens, experts), which stay in the first-level
-// cache. The choice keeps the K best of a scan in order; later experts rarely enter that list. Exponentials are taken only
-// where an output needs them: renormalised softmax weights are a softmax over the K chosen logits.
+// cache. The choice is a tournament: a tree of maxima, from which K times the winner is taken and its path renewed, in plain C
+// without branches that depend on the logits. Exponentials are taken only where an output needs them: renormalised softmax
+// weights are a softmax over the K chosen logits.
 // Floor: the logits read once; forward writes 8 K bytes a token, backward the logits' gradient.
-// Limit: the scan's comparisons, and with raw weights or losses the exponentials.
+// Limit: the tree, and with raw weights or losses the exponentials.
 // Figures: docs/kernels/moe.md.
 #include <math.h>
 
@@ -11,30 +12,6 @@
 #include "ops/moe_route/moe_route_row.h"
 
 // ---- Choice -----------------------------------------------------------------------------------
-
-// The best so far, in order.
-struct best {
-    float value[MOE_MAX_TOP_K];
-    int32_t id[MOE_MAX_TOP_K];
-    int count, most;
-};
-
-// Experts come in order, so that an equal one stays behind.
-SIMD_INLINE void offer(struct best *best, float value, int32_t id) {
-    int at = best->count;
-    if (at == best->most) {
-        if (!(value > best->value[at - 1])) return;
-        at--;
-    } else {
-        best->count++;
-    }
-    for (; at > 0 && value > best->value[at - 1]; at--) {
-        best->value[at] = best->value[at - 1];
-        best->id[at] = best->id[at - 1];
-    }
-    best->value[at] = value;
-    best->id[at] = id;
-}
 
 // Groups by their scores: is_chosen of each.
 static void choose_groups(const struct moe_route_problem *p, const float *choice, bool *is_chosen) {
@@ -58,18 +35,39 @@ static void choose_groups(const struct moe_route_problem *p, const float *choice
     }
 }
 
-// choice: what chooses, one number an expert.
+// Keys order as what chooses does, and among equal numbers the lower expert has the larger key. None is 0.
+static inline uint64_t key_of(float choice, int e) {
+    const uint32_t bits = tsri_bits_of_float(choice + 0.0f); // -0 becomes 0
+    const uint32_t order = bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
+    return (uint64_t)order << 32 | (0xffffffffu - (uint32_t)e);
+}
+
+static inline uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+// choice: what chooses, one number an expert. A tree of maxima, tree[1] of all, tree[size + e] the key of expert e; 0 cannot be
+// chosen.
 static void choose(const struct moe_route_problem *p, const float *choice, int32_t *ids) {
-    struct best best = {.most = moe_top_k(p)};
-    bool is_chosen[MOE_MAX_EXPERTS] = {true};
-    const int each = moe_num_experts(p) / p->num_groups;
-    if (moe_has_limits(p))
+    uint64_t tree[2 * MOE_MAX_EXPERTS];
+    const int num = moe_num_experts(p), each = num / p->num_groups;
+    int size = 1;
+    while (size < num) size *= 2;
+    for (int e = 0; e < num; e++) tree[size + e] = key_of(choice[e], e);
+    for (int e = num; e < size; e++) tree[size + e] = 0;
+    if (moe_has_limits(p)) {
+        bool is_chosen[MOE_MAX_EXPERTS];
         choose_groups(p, choice, is_chosen);
-    else
-        for (int g = 1; g < p->num_groups; g++) is_chosen[g] = true;
-    for (int g = 0; g < p->num_groups; g++)
-        for (int e = g * each; e < (g + 1) * each && is_chosen[g]; e++) offer(&best, choice[e], e);
-    for (int k = 0; k < best.count; k++) ids[k] = best.id[k];
+        for (int g = 0; g < p->num_groups; g++)
+            for (int e = g * each; e < (g + 1) * each && !is_chosen[g]; e++) tree[size + e] = 0;
+    }
+    for (int i = size - 1; i > 0; i--) tree[i] = larger(tree[2 * i], tree[2 * i + 1]);
+    for (int k = 0; k < moe_top_k(p); k++) {
+        ids[k] = (int32_t)(0xffffffffu - (uint32_t)tree[1]);
+        uint64_t most = 0; // of what is left below node i
+        for (int i = size + ids[k]; i > 0; i /= 2) {
+            tree[i] = most;
+            if (i > 1) most = larger(most, tree[i ^ 1]);
+        }
+    }
 }
 
 // ---- Forward ----------------------------------------------------------------------------------
