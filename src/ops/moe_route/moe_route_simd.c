@@ -13,36 +13,60 @@
 
 // ---- Choice -----------------------------------------------------------------------------------
 
+// Keys order as what chooses does, and of equal numbers the one with the lower index has the larger key. None is 0.
+static inline uint64_t key_of(float choice, int index) {
+    const uint32_t bits = tsri_bits_of_float(choice + 0.0f); // -0 becomes 0
+    const uint32_t order = bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
+    return (uint64_t)order << 32 | (0xffffffffu - (uint32_t)index);
+}
+
+static inline int index_of(uint64_t key) { return (int)(0xffffffffu - (uint32_t)key); }
+static inline uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+// The two largest of `count` numbers, as moe_group_sum takes them.
+SIMD_INLINE void two_largest(const float *x, int count, float *best, float *second) {
+    const vf minus_inf = vf_set1(MOE_MINUS_INF);
+    vf most = minus_inf, next = minus_inf; // of each lane
+    float firsts[VL], seconds[VL];
+    for (int i = 0; i < count; i += VL) {
+        const int n = count - i < VL ? count - i : VL;
+        const vf value =
+            n == VL ? vf_load(x + i) : vf_keep_n(vf_load_n(x + i, n), n, MOE_MINUS_INF);
+        next = vf_max(next, vf_min(most, value));
+        most = vf_max(most, value);
+    }
+    vf_store(firsts, most);
+    vf_store(seconds, next);
+    for (int half = VL / 2; half > 0; half /= 2)
+        for (int j = 0; j < half; j++) {
+            const float a = firsts[j], b = firsts[j + half], low = a < b ? a : b;
+            seconds[j] = seconds[j] > seconds[j + half] ? seconds[j] : seconds[j + half];
+            seconds[j] = seconds[j] > low ? seconds[j] : low;
+            firsts[j] = a > b ? a : b;
+        }
+    *best = firsts[0];
+    *second = seconds[0];
+}
+
 // Groups by their scores: is_chosen of each.
-static void choose_groups(const struct moe_route_problem *p, const float *choice, bool *is_chosen) {
-    float score[MOE_MAX_EXPERTS];
+SIMD_INLINE void choose_groups(const struct moe_route_problem *p, const float *choice,
+                               bool *is_chosen) {
+    uint64_t keys[MOE_MAX_EXPERTS];
     const int each = moe_num_experts(p) / p->num_groups;
     for (int g = 0; g < p->num_groups; g++) {
-        float best = MOE_MINUS_INF, second = best;
-        for (int e = g * each; e < (g + 1) * each; e++) {
-            const float c = choice[e];
-            second = c > best ? best : c > second ? c : second;
-            best = c > best ? c : best;
-        }
-        score[g] = p->group_score == TSR_MOE_GROUP_MAX ? best : moe_group_sum(best, second);
+        float best, second;
+        two_largest(choice + g * each, each, &best, &second);
+        keys[g] =
+            key_of(p->group_score == TSR_MOE_GROUP_MAX ? best : moe_group_sum(best, second), g);
         is_chosen[g] = false;
     }
     for (int i = 0; i < p->topk_groups; i++) {
-        int first = -1;
-        for (int g = 0; g < p->num_groups; g++)
-            if (!is_chosen[g] && (first < 0 || score[g] > score[first])) first = g;
-        is_chosen[first] = true;
+        uint64_t most = 0;
+        for (int g = 0; g < p->num_groups; g++) most = larger(most, keys[g]);
+        is_chosen[index_of(most)] = true;
+        keys[index_of(most)] = 0;
     }
 }
-
-// Keys order as what chooses does, and among equal numbers the lower expert has the larger key. None is 0.
-static inline uint64_t key_of(float choice, int e) {
-    const uint32_t bits = tsri_bits_of_float(choice + 0.0f); // -0 becomes 0
-    const uint32_t order = bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
-    return (uint64_t)order << 32 | (0xffffffffu - (uint32_t)e);
-}
-
-static inline uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 // choice: what chooses, one number an expert. A tree of maxima, tree[1] of all, tree[size + e] the key of expert e; 0 cannot be
 // chosen.
@@ -61,7 +85,7 @@ static void choose(const struct moe_route_problem *p, const float *choice, int32
     }
     for (int i = size - 1; i > 0; i--) tree[i] = larger(tree[2 * i], tree[2 * i + 1]);
     for (int k = 0; k < moe_top_k(p); k++) {
-        ids[k] = (int32_t)(0xffffffffu - (uint32_t)tree[1]);
+        ids[k] = index_of(tree[1]);
         uint64_t most = 0; // of what is left below node i
         for (int i = size + ids[k]; i > 0; i /= 2) {
             tree[i] = most;
