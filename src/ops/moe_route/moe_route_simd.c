@@ -146,7 +146,7 @@ SIMD_INLINE void forward_as(tsr_dtype dtype, const struct moe_route_problem *p, 
             if (!row.is_infinite && row.max != MOE_MINUS_INF &&
                 (has_lse || (needs_scores && is_softmax)))
                 sum = exps_of(&row, exps);
-            if (!row.is_infinite)
+            if (has_lse && !row.is_infinite)
                 lse = sum == 0 ? (double)MOE_MINUS_INF : (double)row.max + log((double)sum);
             if (needs_scores && is_softmax)
                 for (int e = 0; e < row.num; e++) scores[e] = sum == 0 ? 0 : exps[e] / sum;
@@ -166,7 +166,7 @@ SIMD_INLINE void forward_as(tsr_dtype dtype, const struct moe_route_problem *p, 
         if (p->lse != NULL) ((float *)p->lse)[t] = (float)lse;
         if (sums == NULL) continue;
         for (int k = 0; k < moe_top_k(p); k++) sums->counts[ids[k]]++;
-        if (lse != (double)MOE_MINUS_INF) sums->z += lse * lse;
+        if (p->z_loss != NULL && lse != (double)MOE_MINUS_INF) sums->z += lse * lse;
     }
 }
 

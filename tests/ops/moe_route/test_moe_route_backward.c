@@ -133,7 +133,7 @@ static void the_oracles_gradient(void **state) {
         for (int i = 0; i < 2 * TSR_ISA_COUNT; i++) {
             const tsr_isa isa = (tsr_isa)(i / 2);
             tsr_context *ctx;
-            if (isa == TSR_ISA_AUTO || !test_has_isa(isa)) continue;
+            if (isa == TSR_ISA_AUTO || !test_has_isa((int)isa)) continue;
             assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.isa = isa, .num_threads = 2), &ctx));
             memset(&out, POISON, sizeof out);
             const bool is_in_place = i % 2 == 1;
