@@ -51,7 +51,8 @@ typedef enum tsr_moe_group_score {
 // Optional  (T tokens; P[t, e] = s[t, e] for softmax, s[t, e] / (sum_e s[t, e] + 1e-20) for sigmoid)
 //           tokens_per_expert[e]   the number of times that e is in topk_ids
 //           mean_probs[e]          P_e = mean over t of P[t, e]
-//           load_balance_loss      E sum_e f_e P_e with f_e = tokens_per_expert[e] / (T K): 1 if all is even
+//           load_balance_loss      E sum_e f_e P_e with f_e = tokens_per_expert[e] / (T K): 1 if all is even. (Hugging Face's
+//                                  load_balancing_loss_func counts f_e per token and gives K times as much.)
 //           z_loss                 mean over t of lse[t]^2
 //           usage_variance         mean over e of (f_e - 1 / E)^2: the population's variance of f
 //           lse[t]                 log sum_e exp(logits[t, e])
@@ -63,15 +64,19 @@ typedef enum tsr_moe_group_score {
 // NaN       a token with a NaN among its logits, or for softmax +inf, gets ids 0 to K - 1 in order and weights, mean_probs
 //           and losses of NaN. lse is NaN with a +inf too; sigmoid(+inf) is 1.
 // Aliasing  none: no output overlaps an input or another output.
-// Numerics  fp32, sums over tokens in double. With m the largest logit that counts, x the expert's, and B = 2^-125, the error is
-//           softmax       2^-24 w (12 + K + |x - m|) + B, m among the K chosen
-//           raw softmax   2^-24 w (20 + E / 32 + |x - m|) + B; that of P too
-//           sigmoid       2^-24 w (12 + K) + B; that of P 2^-24 P (12 + E / 32) + B; B is divided by sums that divide
-//           lse           e = 2^-24 (16 + E / 32); z_loss: mean over t of e (2 |lse| + e)
-//           mean_probs    the mean of P's; load_balance_loss: E sum_e f_e (that of P_e) + 2^-22 load_balance_loss
-//           times |routed_scaling|, plus the rounding to f32 and to round_weights. Bitwise repeatable for any number of
-//           threads. Tokens do not depend on each other; ids, weights, lse are batch-invariant.
-// CUDA      the same, on one kind of card.
+// Numerics  fp32, sums over tokens in double. With m the largest logit that counts and x the expert's, the error of an unscaled
+//           weight w is
+//             softmax      2^-24 w (12 + K + |x - m|) + 2^-125, m among the K chosen
+//             raw softmax  2^-24 w (20 + E / 32 + |x - m|) + 2^-125; that of P too
+//             sigmoid      2^-24 w (12 + K) + 2^-125 / S, S the sum that divides it, 1 for raw weights
+//           and then times |routed_scaling|, plus the rounding to round_weights. The error of the others is
+//             P of sigmoid       2^-24 P (12 + E / 32) + 2^-125 / (sum_e s[t, e] + 1e-20)
+//             lse                d = 2^-24 (16 + E / 32);  z_loss: the mean over t of d (2 |lse| + d)
+//             mean_probs         the mean over t of P's
+//             load_balance_loss  E sum_e f_e (that of P_e) + 2^-22 load_balance_loss
+//           All plus the rounding to f32. Bitwise repeatable for any number of threads; ids, weights and lse batch-invariant.
+//           Ids are the same in every variant and on every device, and so are the bits of weights, except in "reference".
+// CUDA      the same; bits of the sums over tokens repeat on one kind of card.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Shazeer et al.: Outrageously large neural networks, arXiv:1701.06538; Fedus, Zoph, Shazeer: Switch Transformers,
 //           arXiv:2101.03961 (balance); Zoph et al.: ST-MoE, arXiv:2202.08906 (z-loss); DeepSeek-V3, arXiv:2412.19437.

@@ -119,7 +119,7 @@ static double weight_bound(const struct op_case *c, const struct moe_route_row *
     const double top_k = c->param[MOE_TOP_K], *x = row->x;
     double factor = 12 + top_k, w = row->score[id], tiny = 0x1p-125;
     if (c->param[MOE_SCORING] != 0) {
-        if (c->param[MOE_RAW] == 0) w /= sum, tiny = tiny * (1 + top_k * w) / sum;
+        if (c->param[MOE_RAW] == 0) w /= sum, tiny /= sum;
     } else if (c->param[MOE_RAW] != 0) {
         factor = 20 + row->num / 32.0 + (w > 0 ? fabs(x[id] - row->max) : 0);
     } else {

@@ -87,7 +87,7 @@ SIMD_INLINE float sigmoids_of(const struct row *row, float *s) {
     return moe_add_sums(sums);
 }
 
-// Softmax's sum without storing: of a few numbers, in the order of the sums over experts.
+// The sum of at most MOE_NUM_SUMS numbers, in the order of the sums over experts.
 SIMD_INLINE float sum_of_few(const float *x, int count) {
     float sums[MOE_NUM_SUMS] = {0};
     for (int k = 0; k < count; k++) sums[k] = x[k];
