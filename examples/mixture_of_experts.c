@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mixture of experts: the router's softmax, a loop that finds the best two experts of each token, tokens sorted by expert,
-// and all experts in two grouped products with SwiGLU between them. The check computes each token's experts one at a time.
+// A mixture of experts: the router's product, the best two experts of each token with their weights, tokens sorted by expert, and
+// all experts in two grouped products with SwiGLU between them. The check computes each token's experts one at a time.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,13 +8,14 @@
 
 enum { TOKENS = 50, HIDDEN = 32, INNER = 48, EXPERTS = 6, TOP = 2, ROWS = TOKENS * TOP };
 
-static float x[TOKENS][HIDDEN], router[EXPERTS][HIDDEN], share[TOKENS][EXPERTS], y[TOKENS][HIDDEN];
+static float x[TOKENS][HIDDEN], router[EXPERTS][HIDDEN], logits[TOKENS][EXPERTS], y[TOKENS][HIDDEN];
 static float gate[EXPERTS][INNER][HIDDEN], up[EXPERTS][INNER][HIDDEN], down[EXPERTS][HIDDEN][INNER];
 static float in[ROWS][HIDDEN], inner[ROWS][INNER], out[ROWS][HIDDEN]; // rows sorted by expert
 
-// A token's experts, the best first, and its rows with them; a row's token; the first row of each expert.
-static int expert[TOKENS][TOP], row_of[TOKENS][TOP];
-static int32_t token_of[ROWS], offsets[EXPERTS + 1];
+// A token's experts, the best first, with their weights and its rows; a row's token; the tokens of each expert and its first row.
+static int32_t expert[TOKENS][TOP], token_of[ROWS], tokens_of[EXPERTS], offsets[EXPERTS + 1];
+static float weight[TOKENS][TOP];
+static int row_of[TOKENS][TOP];
 
 #define F32(data, ...) TSR_TENSOR(data, TSR_F32, __VA_ARGS__)
 #define TRY(call)                                                                                  \
@@ -33,29 +34,21 @@ static void draw(float *values, int count, float scale) {
     }
 }
 
-// The library has no top-k: the program decides which tokens an expert gets.
-static void route(void) {
-    int count[EXPERTS] = {0};
+// Gives each token a row with each of its experts: rows of the first expert, then of the second, and so on.
+static void sort_rows(void) {
+    int next[EXPERTS];
+    for (int e = 0; e < EXPERTS; e++)
+        offsets[e + 1] = offsets[e] + tokens_of[e], next[e] = offsets[e];
     for (int t = 0; t < TOKENS; t++)
         for (int k = 0; k < TOP; k++) {
-            int best = -1;
-            for (int e = 0; e < EXPERTS; e++)
-                if ((k == 0 || e != expert[t][0]) && (best < 0 || share[t][e] > share[t][best]))
-                    best = e;
-            expert[t][k] = best;
-            count[best]++;
-        }
-    for (int e = 0; e < EXPERTS; e++) offsets[e + 1] = offsets[e] + count[e], count[e] = offsets[e];
-    for (int t = 0; t < TOKENS; t++)
-        for (int k = 0; k < TOP; k++) {
-            row_of[t][k] = count[expert[t][k]]++;
+            row_of[t][k] = next[expert[t][k]]++;
             token_of[row_of[t][k]] = t;
         }
 }
 
 // Element c of a token's result, by the definition.
 static double expected(int t, int c) {
-    double sum = 0, weights = 0;
+    double sum = 0, shares = 0;
     for (int k = 0; k < TOP; k++) {
         int e = expert[t][k];
         double value = 0;
@@ -67,10 +60,11 @@ static double expected(int t, int c) {
             }
             value += g / (1 + exp(-g)) * u * (double)down[e][c][i];
         }
-        sum += (double)share[t][e] * value;
-        weights += (double)share[t][e];
+        double share = exp((double)logits[t][e] - (double)logits[t][expert[t][0]]);
+        sum += share * value;
+        shares += share;
     }
-    return sum / weights;
+    return sum / shares;
 }
 
 int main(void) {
@@ -82,13 +76,18 @@ int main(void) {
     tsr_context *ctx;
     TRY(tsr_context_create(NULL, &ctx));
 
-    tsr_tensor scores = F32(share, TOKENS, EXPERTS),
+    tsr_tensor scores = F32(logits, TOKENS, EXPERTS),
                groups = TSR_TENSOR(offsets, TSR_I32, EXPERTS + 1);
     TRY(tsr_matmul_forward(ctx, &TSR_MATMUL_FORWARD_ARGS(.a = F32(x, TOKENS, HIDDEN),
                                                          .b = F32(router, EXPERTS, HIDDEN),
                                                          .c = scores, .transpose_b = 1)));
-    TRY(tsr_softmax_forward(ctx, &TSR_SOFTMAX_FORWARD_ARGS(.x = scores, .y = scores)));
-    route();
+    TRY(tsr_moe_route_forward(
+        ctx,
+        &TSR_MOE_ROUTE_FORWARD_ARGS(.logits = scores,
+                                    .topk_ids = TSR_TENSOR(expert, TSR_I32, TOKENS, TOP),
+                                    .topk_weights = F32(weight, TOKENS, TOP),
+                                    .tokens_per_expert = TSR_TENSOR(tokens_of, TSR_I32, EXPERTS))));
+    sort_rows();
     // Sorts the tokens by expert. An embedding does this: it copies rows by index.
     TRY(tsr_embedding_forward(
         ctx,
@@ -111,8 +110,8 @@ int main(void) {
     double errors = 0;
     for (int t = 0; t < TOKENS; t++)
         for (int c = 0; c < HIDDEN; c++) {
-            float a = share[t][expert[t][0]], b = share[t][expert[t][1]];
-            y[t][c] = (a * out[row_of[t][0]][c] + b * out[row_of[t][1]][c]) / (a + b);
+            y[t][c] = 0;
+            for (int k = 0; k < TOP; k++) y[t][c] += weight[t][k] * out[row_of[t][k]][c];
             errors += fabs((double)y[t][c] - expected(t, c));
         }
     printf("%d tokens, %d experts for each; the mean error is %.1e\n", TOKENS, TOP,

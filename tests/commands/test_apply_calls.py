@@ -38,6 +38,7 @@ UNREACHABLE = {  # fields without an option
 NO_FIELDS = {  # options that are no fields
     "to": "the dtype of y", "from": "the dtype of x", "fp8": "the dtypes of a and b", "scaling": "sets has_scaling",
     "num_positions": "rows of what rope_table gives", "rotary_dim": "columns of it", "vocab": "rows of dweight",
+    "top_k": "columns of topk_ids",
 }
 INERT = {  # scalars that never change the result of an accepted case
     "fast_accumulate": "a permission, of which the CPU makes no use", "math": "as fast_accumulate",
@@ -124,7 +125,7 @@ def arguments_of(case, options, isa):
     return result + case.shape_options
 
 
-FLAGS = {"transpose_a", "transpose_b", "accumulate", "fast_accumulate", "interleaved"}
+FLAGS = {"transpose_a", "transpose_b", "accumulate", "fast_accumulate", "interleaved", "no_renormalize"}
 
 
 # ---- The call ----------------------------------------------------------------------------------
@@ -265,6 +266,8 @@ def shape_options_of(rng, case):
         return [f"--num-positions={s['num_positions']}", *rotary_dim]
     if op == "embedding_backward" and not case.scalars.get("accumulate"):
         return [f"--vocab={s['vocab']}"]
+    if op == "moe_route_forward":
+        return [f"--top-k={s['top_k']}"]
     return []
 
 

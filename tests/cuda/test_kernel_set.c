@@ -175,6 +175,20 @@ static tsr_status cross_entropy(tsr_context *ctx, tsr_dtype dtype, int64_t rows,
     return status != TSR_OK ? status : tsr_cross_entropy_backward(ctx, &backward);
 }
 
+static tsr_status moe_route(tsr_context *ctx, tsr_dtype dtype, int64_t tokens, int64_t experts) {
+    const tsr_moe_route_forward_args forward =
+        TSR_MOE_ROUTE_FORWARD_ARGS(.logits = ON_CUDA(dtype, tokens, experts),
+                                   .topk_ids = ON_CUDA(TSR_I32, tokens, 8),
+                                   .topk_weights = ON_CUDA(TSR_F32, tokens, 8),
+                                   .load_balance_loss = ON_CUDA(TSR_F32, 1));
+    const tsr_moe_route_backward_args backward =
+        TSR_MOE_ROUTE_BACKWARD_ARGS(.logits = forward.logits, .topk_ids = forward.topk_ids,
+                                    .dtopk_weights = ON_CUDA(TSR_F32, tokens, 8),
+                                    .dlogits = ON_CUDA(dtype, tokens, experts));
+    tsr_status status = tsr_moe_route_forward(ctx, &forward);
+    return status != TSR_OK ? status : tsr_moe_route_backward(ctx, &backward);
+}
+
 static void rows_of_numbers(tsr_context *ctx) {
     static const int64_t rows[] = {1, 4096},
                          widths[] = {64,   77,   128,  256,  500,  768,   1024, 1280,
@@ -189,6 +203,8 @@ static void rows_of_numbers(tsr_context *ctx) {
                     assert_ok(norm(ctx, dtypes[d], rows[r], widths[i]));
                 if (!is_f16) assert_ok(cross_entropy(ctx, dtypes[d], rows[r], widths[i]));
             }
+            assert_ok(moe_route(ctx, dtypes[d], rows[r], 128));
+            assert_ok(moe_route(ctx, dtypes[d], rows[r], 512));
             for (int i = 0; i < COUNT(vocabularies); i++) {
                 if (!is_f16) assert_ok(softmax(ctx, dtypes[d], rows[r], vocabularies[i]));
                 assert_ok(cross_entropy(ctx, dtypes[d], rows[r], vocabularies[i]));

@@ -50,6 +50,20 @@ static const struct emulator_case cases[] = {
     {"cross_entropy_backward", NULL, TSR_BF16, "rows=5 vocab=700"},
     {"cross_entropy_backward", NULL, TSR_F32, "rows=9 vocab=700", FILL_SPECIAL},
     {"cross_entropy_backward", NULL, TSR_BF16, "rows=2 vocab=8201"}, // shared by blocks
+    {"moe_route_forward", NULL, TSR_BF16, "tokens=9 num_experts=40 top_k=4"},
+    {"moe_route_forward", NULL, TSR_F32,
+     "tokens=40 num_experts=200 top_k=8 scoring=sigmoid num_groups=8 topk_groups=3 "
+     "+correction_bias "
+     "+tokens_per_expert +mean_probs +load_balance_loss +z_loss +usage_variance +lse",
+     FILL_SPECIAL},
+    {"moe_route_forward", NULL, TSR_F16,
+     "tokens=5 num_experts=1000 top_k=32 no_renormalize=1 +tokens_per_expert +z_loss"},
+    {"moe_route_forward", NULL, TSR_F32, "tokens=30 num_experts=60 top_k=4 +num_nan_rows",
+     FILL_NAN},
+    {"moe_route_backward", NULL, TSR_BF16, "tokens=9 num_experts=300 top_k=4"},
+    {"moe_route_backward", NULL, TSR_F32,
+     "tokens=9 num_experts=70 top_k=6 scoring=sigmoid +tokens_per_expert +dload_balance_loss "
+     "+dz_loss"},
 };
 
 static void test_rows_and_elements(void **state) {
@@ -59,8 +73,9 @@ static void test_rows_and_elements(void **state) {
 
 static void test_every_file_ran(void **state) {
     (void)state;
-    static const char *const folders[] = {"activation", "adamw", "cast", "cross_entropy",
-                                          "embedding",  "norm",  "rope", "softmax"};
+    static const char *const folders[] = {"activation",    "adamw",     "cast",
+                                          "cross_entropy", "embedding", "moe_route",
+                                          "norm",          "rope",      "softmax"};
     for (int i = 0; i < COUNT(folders); i++) {
         char start[64];
         snprintf(start, sizeof start, "ops/%s/", folders[i]);

@@ -205,6 +205,48 @@ static const struct args_field cross_entropy_backward_fields[] = {
 };
 #undef ARGS
 
+#define ARGS tsr_moe_route_forward_args
+static const struct args_field moe_route_forward_fields[] = {
+    IN(logits, "qv|bqv", 'x'),
+    IN_OPTIONAL(correction_bias, "v", 's'),
+    OUT(topk_ids, "qs|bqs", 'i'),
+    OUT(topk_weights, "qs|bqs", 's'),
+    OUT_OPTIONAL(tokens_per_expert, "v", 'i'),
+    OUT_OPTIONAL(mean_probs, "v", 's'),
+    OUT_OPTIONAL(load_balance_loss, "1", 's'),
+    OUT_OPTIONAL(z_loss, "1", 's'),
+    OUT_OPTIONAL(usage_variance, "1", 's'),
+    OUT_OPTIONAL(lse, "q|bq", 's'),
+    OUT_OPTIONAL(num_nan_rows, "1", 'i'),
+    ENUM(scoring),
+    INT32(no_renormalize, NULL),
+    FLOAT(routed_scaling),
+    INT32(has_routed_scaling, NULL),
+    INT32(num_groups, NULL),
+    INT32(topk_groups, NULL),
+    ENUM(group_score),
+    ENUM(round_weights),
+    {NULL},
+};
+#undef ARGS
+
+#define ARGS tsr_moe_route_backward_args
+static const struct args_field moe_route_backward_fields[] = {
+    IN(logits, "qv|bqv", 'x'),
+    IN(topk_ids, "qs|bqs", 'i'),
+    IN(dtopk_weights, "qs|bqs", 's'),
+    IN_OPTIONAL(tokens_per_expert, "v", 'i'),
+    IN_OPTIONAL(dload_balance_loss, "1", 's'),
+    IN_OPTIONAL(dz_loss, "1", 's'),
+    OUT(dlogits, "qv|bqv", 'x'),
+    ENUM(scoring),
+    INT32(no_renormalize, NULL),
+    FLOAT(routed_scaling),
+    INT32(has_routed_scaling, NULL),
+    {NULL},
+};
+#undef ARGS
+
 #define ARGS tsr_layernorm_forward_args
 static const struct args_field layernorm_forward_fields[] = {
     IN(x, "rsc", 'x'),
@@ -279,6 +321,7 @@ static const struct args_field rmsnorm_backward_fields[] = {
     X(rope_forward) X(rope_backward)                     \
     X(embedding_forward) X(embedding_backward)           \
     X(cross_entropy_forward) X(cross_entropy_backward)   \
+    X(moe_route_forward) X(moe_route_backward)           \
     X(layernorm_forward) X(layernorm_backward)           \
     X(rmsnorm_forward) X(rmsnorm_backward)
 // clang-format on

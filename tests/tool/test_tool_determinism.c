@@ -213,6 +213,7 @@ static const struct invariant {
     {"embedding_forward", "tokens", 1, "tokens=3000 vocab=777 hidden=301"},
     {"cross_entropy_forward", "rows", 1, "rows=70 vocab=20011"},
     {"cross_entropy_backward", "rows", 1, "rows=70 vocab=20011"},
+    {"moe_route_forward", "tokens", 1, "tokens=300 num_experts=130 top_k=5"},
     {"matmul_forward", "m", 17, "m=300 n=257 k=1100"},
     {"matmul_forward", "m", 17, "m=1500 n=33 k=515 +bias"},
     {"matmul_forward", "m", 17, "m=40 n=1500 k=130"},

@@ -11,14 +11,15 @@ from calls_support import DTYPES
 
 # Always f32 (f64 in f64 calls). All other tensors have the main dtype.
 FIXED_F32 = {"mean", "rstd", "lse", "lses", "m", "v", "master", "loss", "dloss", "cos", "sin", "inv_freq", "a_scale",
-             "b_scale", "b_up_scale"}
+             "b_scale", "b_up_scale", "correction_bias", "topk_weights", "dtopk_weights", "mean_probs", "load_balance_loss",
+             "z_loss", "usage_variance", "dload_balance_loss", "dz_loss"}
 NOT_FIXED = {("attention_forward", "v"), ("attention_backward", "v")}  # values, not second moments
 INDICES = {"cu_seqlens_q", "cu_seqlens_k", "seqused_k", "cache_seqlens", "page_table", "positions", "ids", "targets",
-           "offsets", "counts"}
+           "offsets", "counts", "topk_ids", "tokens_per_expert", "num_nan_rows"}
 # The main dtype or f32.
 SMALL = {"bias", "alibi_slopes", "sinks", "b_qkv", "b_out", "grad"}
 SMALL_OF = {("layernorm", "weight"), ("rmsnorm", "weight"), ("matmul", "residual")}
-TOGETHER = [("k_new", "v_new"), ("cos", "sin"), ("cu_seqlens_q", "cu_seqlens_k")]
+TOGETHER = [("k_new", "v_new"), ("cos", "sin"), ("cu_seqlens_q", "cu_seqlens_k"), ("tokens_per_expert", "dload_balance_loss")]
 # Optional outputs that are no gradient dX of an X, and the tensor that they come with.
 COMES_WITH = {"residual_out": "residual"}
 # Transposed if the option is set.
@@ -70,6 +71,8 @@ def draw_sizes(rng, call):
     s["num_positions"] = max(s["seqlen"], s["capacity"], s["max_pages"] * s["page_size"]) + rng.randint(1, 9)
     s["num_heads"], s["num_kv_heads"] = s["num_heads_q"], s["num_heads_kv"]
     s["qkv_dim"] = (s["num_heads"] + 2 * s["num_kv_heads"]) * s["head_dim"]
+    s["num_experts"] = 2 * rng.randint(1, 9) if rng.random() < 0.8 else 2 * rng.randint(1, 90)
+    s["top_k"] = rng.randint(1, min(s["num_experts"] // 2, 32))
     s["leading"] = [few(1, 4) for _ in range(rng.choice([0, 1, 1, 2, 3] + ([4] if "..., " in str(call.fields) else [])))]
     s["batches"] = [few(1, 3) for _ in range(rng.choice([0, 0, 1, 2, 3]))]
     return s
@@ -224,7 +227,7 @@ def indices(rng, case, name, shape):
         capacity = s["max_pages"] * s["page_size"] if "page_table" in case.tensors else s["capacity"]
         return below(capacity + 1)
     high = {"seqused_k": s["seqlen_k"] + 1, "positions": s["num_positions"], "ids": s["vocab"], "targets": s["vocab"],
-            "counts": s["rows"] + 1}[name]
+            "topk_ids": s["num_experts"], "tokens_per_expert": 30, "counts": s["rows"] + 1}[name]
     values = below(high)
     if name == "targets" and rng.random() < 0.5:
         values.reshape(-1)[:1] = case.scalars.get("ignore_index", -100)
@@ -259,13 +262,17 @@ SCALARS = {
     "lr": (lambda r, s: r.uniform(1e-4, 1), None), "beta1": (lambda r, s: r.uniform(0, 0.99), 1.0),
     "beta2": (lambda r, s: r.uniform(0, 0.99), 1.0), "weight_decay": (lambda r, s: r.uniform(0, 0.5), None),
     "grad_scale": (lambda r, s: r.uniform(0.1, 9), None), "step": (lambda r, s: r.randint(1, 10**9), 0),
+    "scoring": (lambda r, s: 1, None), "no_renormalize": (lambda r, s: 1, None), "group_score": (lambda r, s: 1, None),
+    "routed_scaling": (lambda r, s: r.uniform(-2, 2), None), "round_weights": (lambda r, s: r.randint(3, 4), None),
+    "num_groups": (lambda r, s: r.choice([2, s["num_experts"] // 2]), -1), "topk_groups": (lambda r, s: 1, -1),
     "base": (lambda r, s: r.uniform(1, 1e6), -1.0), "attention_factor": (lambda r, s: r.uniform(0.5, 2), None),
     "scaling.factor": (lambda r, s: r.uniform(1, 16), -1.0), "scaling.low_freq_factor": (lambda r, s: r.uniform(0.5, 2), 9.0),
     "scaling.high_freq_factor": (lambda r, s: r.uniform(3, 6), 0.1),
     "scaling.original_max_position": (lambda r, s: r.uniform(10, 9000), 0.0),
 }
 NEEDS = {"preact": "activation", "seed": "dropout_p", "offset": "dropout_p", "max_seqlen_q": "cu_seqlens_q",
-         "max_seqlen_k": "cu_seqlens_q", "window_right": "mask"}  # no effect without the other
+         "max_seqlen_k": "cu_seqlens_q", "window_right": "mask", "topk_groups": "num_groups",
+         "group_score": "topk_groups"}  # no effect without the other
 NEEDED = {"num_heads": 0.97}  # the chance that a scalar is given; others have a third
 
 
