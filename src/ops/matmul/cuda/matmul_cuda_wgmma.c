@@ -122,10 +122,10 @@ tsr_status matmul_cuda_map_last(tsr_context *ctx, const struct matmul_problem *p
     return tsri_cuda_queue_map(op_name, tsri_context_queue(ctx), &map, a_last);
 }
 
-// Copies operands if necessary and makes the maps, except that of the last rows.
+// Copies operands if necessary and makes the maps, except that of the last rows; of_a: a's, of which that one is made.
 static tsr_status map_all(tsr_context *ctx, const struct matmul_problem *p,
                           const struct matmul_cuda_layout *l, char *workspace,
-                          struct matmul_wgmma_params *params) {
+                          struct matmul_wgmma_params *params, struct tsri_tensor_map_args *of_a) {
     const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
     char *b = workspace + l->b_at, *b_up = workspace + l->b_up_at;
     struct tsri_tensor_map_args map;
@@ -134,9 +134,9 @@ static tsr_status map_all(tsr_context *ctx, const struct matmul_problem *p,
     TSRI_TRY(matmul_cuda_place(ctx, p, &p->b, p->b.col, p->b.row, &l->b, b, &unused));
     TSRI_TRY(matmul_cuda_place(ctx, p, &p->b_up, p->b_up.col, p->b_up.row, &l->b_up, b_up,
                                &params->matmul.b_up));
-    const int of_a = l->tile->is_swapped ? matmul_cuda_swapped_lines(l->tile) : UNIT;
-    (void)map_operand(p, &p->a, &l->a, workspace, of_a, &map, params->a_batch);
-    TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params->a));
+    const int lines = l->tile->is_swapped ? matmul_cuda_swapped_lines(l->tile) : UNIT;
+    (void)map_operand(p, &p->a, &l->a, workspace, lines, of_a, params->a_batch);
+    TSRI_TRY(tsri_cuda_queue_map(op_name, queue, of_a, &params->a));
     (void)map_operand(p, &p->b, &l->b, b, UNIT, &map, params->b_batch);
     TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params->b));
     if (p->b_up.data != NULL) {
@@ -197,10 +197,9 @@ tsr_status matmul_cuda_wgmma_run(tsr_context *ctx, const void *problem,
     struct matmul_wgmma_params params = matmul_cuda_wgmma_params(p, &l, workspace);
     if (p->c.dtype != TSR_F32)
         params.matmul.alpha *= 1 + matmul_wgmma_drift(l.blocks_of_part * l.tile->block_k) / 2;
-    TSRI_TRY(map_all(ctx, p, &l, workspace, &params));
-    struct tsri_tensor_map_args map;
-    (void)map_operand(p, &p->a, &l.a, workspace, UNIT, &map, params.a_batch);
-    TSRI_TRY(matmul_cuda_map_last(ctx, p, &l, &map, &params.a_last, &params.last_rows));
+    struct tsri_tensor_map_args of_a;
+    TSRI_TRY(map_all(ctx, p, &l, workspace, &params, &of_a));
+    TSRI_TRY(matmul_cuda_map_last(ctx, p, &l, &of_a, &params.a_last, &params.last_rows));
     const struct tsri_cuda_program program = program_of(l.tile, p->a.dtype, l.a.is_mn, l.b.is_mn);
     return matmul_cuda_wgmma_launch(ctx, &program, plan, &l, &params);
 }

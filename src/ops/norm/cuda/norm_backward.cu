@@ -12,20 +12,8 @@
 #define BLOCK_THREADS 512
 #include "cuda/device/row_queue.cuh"
 #include "ops/norm/cuda/norm_device.cuh"
+#include "ops/norm/cuda/norm_gather.cuh"
 #include "ops/norm/cuda/norm_params.h"
-
-// Adds the sums of a block's rows, in a tree; its first row gets the result.
-DEVICE void gather(float sum[FLOATS_PER_THREAD], float *shared) {
-    for (int half = ROWS_PER_BLOCK / 2; half > 0; half /= 2) {
-        float *slot =
-            shared + ROW_OF_BLOCK % half * FLOATS_PER_THREAD * THREADS_PER_ROW + ROW_THREAD;
-        __syncthreads();
-        if (ROW_OF_BLOCK >= half && ROW_OF_BLOCK < 2 * half)
-            EACH_FLOAT(e) slot[e * THREADS_PER_ROW] = sum[e];
-        __syncthreads();
-        if (ROW_OF_BLOCK < half) EACH_FLOAT(e) sum[e] += slot[e * THREADS_PER_ROW];
-    }
-}
 
 // Writes a block's sums; each four columns are contiguous.
 DEVICE void write_sums(float *to, const float sum[FLOATS_PER_THREAD], int cols) {

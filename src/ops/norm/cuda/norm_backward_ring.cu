@@ -11,6 +11,7 @@
 //     DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD, IS_CLUSTER for rows of a cluster
 #include "cuda/device/row_ring.cuh"
 #include "ops/norm/cuda/norm_device.cuh"
+#include "ops/norm/cuda/norm_gather.cuh"
 #include "ops/norm/cuda/norm_params.h"
 
 // A row on its way: its place, and its statistics. cols: 0 if there is no such row.
@@ -150,22 +151,6 @@ DEVICE struct three receive_sums(const struct exchange *exchange, int turn) {
 #endif
 
 // ---- The block's sums of columns -------------------------------------------------------------------
-
-// Adds the sums of a block's rows, in a tree; its first row gets the result.
-DEVICE void gather(float sum[FLOATS_PER_THREAD], float *shared) {
-    for (int half = ROWS_PER_BLOCK / 2; half > 0; half /= 2) {
-        float *slot =
-            shared + ROW_OF_BLOCK % half * FLOATS_PER_THREAD * THREADS_PER_ROW + ROW_THREAD;
-        __syncthreads();
-        if (ROW_OF_BLOCK >= half && ROW_OF_BLOCK < 2 * half)
-#pragma unroll
-            for (int e = 0; e < FLOATS_PER_THREAD; e++) slot[e * THREADS_PER_ROW] = sum[e];
-        __syncthreads();
-        if (ROW_OF_BLOCK < half)
-#pragma unroll
-            for (int e = 0; e < FLOATS_PER_THREAD; e++) sum[e] += slot[e * THREADS_PER_ROW];
-    }
-}
 
 DEVICE void write_sums(float *to, const float sum[FLOATS_PER_THREAD], int cols) {
 #pragma unroll

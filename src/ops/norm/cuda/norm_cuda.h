@@ -89,10 +89,6 @@ static inline struct tsri_cuda_program norm_program(const struct norm_kernel *ke
     return program;
 }
 
-static inline struct tsri_plan norm_cluster_plan(int floats) {
-    return (struct tsri_plan){.block_m = NORM_MAX_THREADS, .block_n = floats, .block_k = 2};
-}
-
 static inline bool norm_is_vector_aligned(const struct norm_vector *vector) {
     return (uintptr_t)vector->data % 16 == 0; // absent vectors are aligned
 }

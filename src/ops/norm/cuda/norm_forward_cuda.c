@@ -235,7 +235,7 @@ bool norm_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program
         } else if (index < num_staged) {
             plan = tsri_cuda_staged_size(index - num_rows);
         } else {
-            plan = norm_cluster_plan(FLOATS);
+            plan = norm_ring_size(FLOATS, NORM_NUM_RINGS);
         }
         *program = program_of(&p, &plan, in_words);
         program->is_rare = index >= num_rows;
