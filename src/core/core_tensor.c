@@ -213,13 +213,17 @@ tsr_status tsri_check_same_shape(const char *op, const char *field, const tsr_te
                      tsri_shape_text(like, expected, sizeof expected), like_field);
 }
 
+tsr_status tsri_check_dtype(const char *op, const char *field, const tsr_tensor *t,
+                            tsr_dtype expected) {
+    if (t->dtype == expected) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s, expected %s", op, field,
+                     tsr_dtype_name(t->dtype), tsr_dtype_name(expected));
+}
+
 tsr_status tsri_check_per_row(const char *op, const char *field, tsr_tensor *t, enum tsri_role role,
                               const char *like_field, const tsr_tensor *like) {
     TSRI_TRY(tsri_check_tensor(op, field, t, role));
-    tsr_dtype expected = like->dtype == TSR_F64 ? TSR_F64 : TSR_F32;
-    if (t->dtype != expected)
-        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s, expected %s", op, field,
-                         tsr_dtype_name(t->dtype), tsr_dtype_name(expected));
+    TSRI_TRY(tsri_check_dtype(op, field, t, like->dtype == TSR_F64 ? TSR_F64 : TSR_F32));
     char name[64];
     tsr_tensor shape = *like;
     shape.ndim--;

@@ -70,6 +70,8 @@ tsr_status tsri_check_per_row(const char *op, const char *field, tsr_tensor *t, 
 tsr_status tsri_check_same_shape(const char *op, const char *field, const tsr_tensor *t,
                                  const char *like_field, const tsr_tensor *like);
 
+tsr_status tsri_check_dtype(const char *op, const char *field, const tsr_tensor *t,
+                            tsr_dtype expected);
 tsr_status tsri_check_same_dtype(const char *op, const char *field, const tsr_tensor *t,
                                  const char *like_field, const tsr_tensor *like);
 

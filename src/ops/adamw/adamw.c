@@ -134,10 +134,7 @@ static tsr_status check_scalars(const tsr_adamw_step_args *args) {
 static tsr_status check_state(const char *field, tsr_tensor *t, const tsr_tensor *param,
                               struct tsri_rows *view) {
     TSRI_TRY(tsri_check_rows(op, field, t, TSRI_OUT, view));
-    tsr_dtype expected = param->dtype == TSR_F64 ? TSR_F64 : TSR_F32;
-    if (t->dtype != expected)
-        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s, expected %s", op, field,
-                         tsr_dtype_name(t->dtype), tsr_dtype_name(expected));
+    TSRI_TRY(tsri_check_dtype(op, field, t, param->dtype == TSR_F64 ? TSR_F64 : TSR_F32));
     return tsri_check_same_shape(op, field, t, "param", param);
 }
 

@@ -96,10 +96,7 @@ tsr_status attention_check_per_head(const char *op, const char *field, tsr_tenso
 tsr_status attention_check_lse(const char *op, tsr_tensor *t, enum tsri_role role,
                                struct attention_problem *p) {
     TSRI_TRY(tsri_check_tensor(op, "lse", t, role));
-    tsr_dtype dtype = p->dtype == TSR_F64 ? TSR_F64 : TSR_F32;
-    if (t->dtype != dtype)
-        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: lse.dtype is %s, expected %s", op,
-                         tsr_dtype_name(t->dtype), tsr_dtype_name(dtype));
+    TSRI_TRY(tsri_check_dtype(op, "lse", t, p->dtype == TSR_F64 ? TSR_F64 : TSR_F32));
     int first = p->is_packed ? 1 : 0;
     const int64_t shape[3] = {p->num_batches, p->num_heads_q, p->total_q};
     bool fits = t->ndim == 3 - first;

@@ -148,9 +148,7 @@ static tsr_status check_rotation(tsr_attention_decode_args *args,
                           "rotary_dim of at most head_dim");
     TSRI_TRY(tsri_check_same_shape(op, "sin", &args->sin, "cos", &args->cos));
     TSRI_TRY(tsri_check_same_dtype(op, "sin", &args->sin, "cos", &args->cos));
-    if (args->cos.dtype != dtype)
-        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: cos.dtype is %s, expected %s", op,
-                         tsr_dtype_name(args->cos.dtype), tsr_dtype_name(dtype));
+    TSRI_TRY(tsri_check_dtype(op, "cos", &args->cos, dtype));
     p->cos.rows = p->sin.rows = args->cos.shape[0];
     p->rotary_dim = 2 * args->cos.shape[1];
     if (p->rotary_dim == 0) p->cos.data = p->sin.data = NULL;

@@ -189,10 +189,8 @@ static tsr_status check(const tsr_context *ctx, const tsr_attention_merge_args *
                          small == TSR_F32 ? ", or any beside outs of f32" : "");
     const tsr_tensor *lses[2] = {&args->lses, &args->lse};
     for (int i = 0; i < 2; i++)
-        if (tsri_is_present(lses[i]) && lses[i]->dtype != small)
-            return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s, expected %s", op,
-                             i == 0 ? "lses" : "lse", tsr_dtype_name(lses[i]->dtype),
-                             tsr_dtype_name(small));
+        if (tsri_is_present(lses[i]))
+            TSRI_TRY(tsri_check_dtype(op, i == 0 ? "lses" : "lse", lses[i], small));
     TSRI_TRY(tsri_check_disjoint(op, "out", &args->out, "outs", &args->outs, false));
     TSRI_TRY(tsri_check_disjoint(op, "out", &args->out, "lses", &args->lses, false));
     if (!tsri_is_present(&args->lse)) return TSR_OK;

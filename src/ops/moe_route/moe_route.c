@@ -35,13 +35,6 @@ const struct tsri_op tsri_moe_route_backward_op = {"moe_route_backward", backwar
 
 // ---- Checks -----------------------------------------------------------------------------------
 
-static tsr_status check_dtype(const char *op, const char *field, const tsr_tensor *t,
-                              tsr_dtype expected) {
-    if (t->dtype == expected) return TSR_OK;
-    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s, expected %s", op, field,
-                     tsr_dtype_name(t->dtype), tsr_dtype_name(expected));
-}
-
 static tsr_dtype real_dtype(const struct moe_route_problem *p) {
     return p->logits.dtype == TSR_F64 ? TSR_F64 : TSR_F32;
 }
@@ -51,7 +44,7 @@ static tsr_status check_vector(const char *op, const char *field, tsr_tensor *t,
                                enum tsri_role role, int64_t count, tsr_dtype dtype, void **data) {
     if (!tsri_is_present(t)) return TSR_OK;
     TSRI_TRY(tsri_check_vector(op, field, t, role, count));
-    TSRI_TRY(check_dtype(op, field, t, dtype));
+    TSRI_TRY(tsri_check_dtype(op, field, t, dtype));
     *data = t->data;
     return TSR_OK;
 }
@@ -61,7 +54,7 @@ static tsr_status check_chosen(const char *op, const char *field, tsr_tensor *t,
                                enum tsri_role role, const tsr_tensor *logits, tsr_dtype dtype,
                                struct tsri_rows *rows) {
     TSRI_TRY(tsri_check_rows(op, field, t, role, rows));
-    TSRI_TRY(check_dtype(op, field, t, dtype));
+    TSRI_TRY(tsri_check_dtype(op, field, t, dtype));
     const int64_t most = tsri_min(logits->shape[logits->ndim - 1], MOE_MAX_TOP_K);
     if (rows->cols < 1 || rows->cols > most)
         return tsri_fail(

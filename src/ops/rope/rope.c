@@ -98,9 +98,7 @@ static tsr_status check_table(const char *op, const char *field, tsr_tensor *t, 
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: %s has shape %s, expected (num_positions, %lld), half of rotary_dim",
                          op, field, tsri_shape_text(t, text, sizeof text), (long long)half);
-    if (t->dtype != dtype)
-        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s, expected %s", op, field,
-                         tsr_dtype_name(t->dtype), tsr_dtype_name(dtype));
+    TSRI_TRY(tsri_check_dtype(op, field, t, dtype));
     rows->rows = t->shape[0]; // even if half is 0
     return TSR_OK;
 }
