@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A call of moe_route_forward for tests: options, buffers with guards on both sides, and the routing in double by the formulas of
-// tessera/moe.h, written without the library.
+// tessera/moe_route.h, written without the library.
 #ifndef TESSERA_TESTS_MOE_ROUTE_CASE_H
 #define TESSERA_TESTS_MOE_ROUTE_CASE_H
 

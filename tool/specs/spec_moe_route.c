@@ -112,7 +112,7 @@ static bool fill(struct rng *rng, const struct op_case *c, int slot, enum edge_f
     return true;
 }
 
-// ---- The bound in tessera/moe.h ---------------------------------------------------------------
+// ---- The bound in tessera/moe_route.h ---------------------------------------------------------------
 
 static double weight_bound(const struct op_case *c, const struct moe_route_row *row, int32_t id,
                            double max, double sum) {

@@ -141,7 +141,7 @@ static bool fill(struct rng *rng, const struct op_case *c, int slot, enum edge_f
     return true;
 }
 
-// The bound in tessera/moe.h of a token. n: N / 2^-24 without |x - m|.
+// The bound in tessera/moe_route.h of a token. n: N / 2^-24 without |x - m|.
 static void bound_row(const struct op_case *c, const struct moe_route_row *row, int64_t t, double n,
                       double *bound) {
     const bool is_sigmoid = c->param[MOE_SCORING] != 0, is_raw = c->param[MOE_RAW] != 0;

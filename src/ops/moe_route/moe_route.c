@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Routing of a mixture of experts: entries, checks, variants. The contract is in tessera/moe.h.
+// Routing of a mixture of experts: entries, checks, variants. The contract is in tessera/moe_route.h.
 #include "ops/moe_route/moe_route_problem.h"
 
 // ---- Variants ---------------------------------------------------------------------------------

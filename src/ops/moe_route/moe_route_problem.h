@@ -3,7 +3,7 @@
 #ifndef TSRI_MOE_ROUTE_PROBLEM_H
 #define TSRI_MOE_ROUTE_PROBLEM_H
 
-#include <tessera/moe.h>
+#include <tessera/moe_route.h>
 
 #include "context/op_table.h"
 #include "core/core_index.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The oracle: the definition of tessera/moe.h, token by token. Weights, losses and gradients are in double. The choice, which
+// The oracle: the definition of tessera/moe_route.h, token by token. Weights, losses and gradients are in double. The choice, which
 // the contract defines in fp32 where scores choose, uses the scores of moe_route_score.h.
 #include <math.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mixture of experts: the routing of tokens to experts.
-#ifndef TESSERA_MOE_H
-#define TESSERA_MOE_H
+#ifndef TESSERA_MOE_ROUTE_H
+#define TESSERA_MOE_ROUTE_H
 
 #include <tessera/context.h>
 
