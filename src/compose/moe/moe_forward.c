@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forward pass as calls of the operations: router, permutation, the experts' two products with the activation between
+// them, the shared expert, the sum of a token's rows.
+#include <tessera/cast.h>
+#include <tessera/matmul.h>
+#include <tessera/matmul_grouped.h>
+
+#include "compose/moe/moe_problem.h"
+
+void moe_make_logits(struct moe_pass *pass, const tsr_tensor *x, const tsr_tensor *logits) {
+    const struct moe_problem *p = pass->p;
+    if (x->data != p->x.data) MOE_CALL(pass, cast, .x = p->x, .y = *x);
+    MOE_CALL(pass, matmul_forward, .a = *x, .b = p->router, .bias = p->router_bias, .c = *logits,
+             .transpose_b = 1);
+}
+
+// h = x w^T + b for the rows of each expert, into its half of h; one product if the weights are halves too.
+static void make_preact(struct moe_pass *pass, const tsr_tensor *x, const tsr_tensor *row_tokens,
+                        const tsr_tensor *offsets, const tsr_tensor *h) {
+    const struct moe_problem *p = pass->p;
+    tsr_tensor gate, up, both;
+    moe_split(p, h, &gate, &up);
+    const bool has_bias = tsri_is_present(&p->b_gate) || tsri_is_present(&p->b_up);
+    if (moe_is_gated(p) && !has_bias && moe_join(&p->w_gate, &p->w_up, &both)) {
+        MOE_CALL(pass, matmul_grouped_forward, .a = *x, .a_rows = *row_tokens, .offsets = *offsets,
+                 .b = both, .c = *h, .transpose_b = 1);
+        return;
+    }
+    if (moe_is_gated(p))
+        MOE_CALL(pass, matmul_grouped_forward, .a = *x, .a_rows = *row_tokens, .offsets = *offsets,
+                 .b = p->w_gate, .bias = p->b_gate, .c = gate, .transpose_b = 1);
+    MOE_CALL(pass, matmul_grouped_forward, .a = *x, .a_rows = *row_tokens, .offsets = *offsets,
+             .b = p->w_up, .bias = p->b_up, .c = up, .transpose_b = 1);
+}
+
+void moe_forward_pass(struct moe_pass *pass) {
+    const struct moe_problem *p = pass->p;
+    const struct moe_options *o = &p->options;
+    const int64_t tokens = p->num_tokens, rows = p->num_rows, k = p->top_k;
+    const tsr_dtype dtype = p->x.dtype;
+    const bool is_saving = tsri_is_present(&p->preact);
+    tsr_tensor router_x = p->x, logits = p->logits, h = p->preact, input = p->x, gate, up;
+    struct moe_shared shared;
+
+    if (p->source == MOE_ROUTER) {
+        logits = moe_place(pass, p->real, tokens, p->num_experts);
+        if (p->router.dtype != dtype)
+            router_x = moe_place(pass, p->router.dtype, tokens, p->hidden);
+    }
+    const tsr_tensor ids = moe_place_absent(pass, &p->topk_ids, TSR_I32, tokens, k);
+    const tsr_tensor weights = moe_place_absent(pass, &p->topk_weights, p->real, tokens, k);
+    const tsr_tensor offsets = moe_place_absent(pass, &p->offsets, TSR_I32, p->num_experts + 1, 0);
+    const tsr_tensor token_rows = moe_place(pass, TSR_I32, tokens, k);
+    tsr_tensor row_tokens = moe_place(pass, TSR_I32, rows, 0);
+    if (o->weights_on_input) input = moe_place(pass, dtype, rows, p->hidden);
+    const tsr_tensor a = moe_place(pass, dtype, rows, p->intermediate);
+    const tsr_tensor out = moe_place(pass, dtype, rows, p->hidden);
+    moe_shared_place(pass, &shared);
+
+    if (p->source == MOE_ROUTER) moe_make_logits(pass, &router_x, &logits);
+    if (p->source != MOE_IDS)
+        MOE_CALL(pass, moe_route_forward, .logits = logits, .correction_bias = p->correction_bias,
+                 .topk_ids = ids, .topk_weights = weights, .mean_probs = p->mean_probs,
+                 .load_balance_loss = p->load_balance_loss, .z_loss = p->z_loss,
+                 .usage_variance = p->usage_variance, .num_nan_rows = p->num_nan_rows,
+                 .scoring = o->scoring, .no_renormalize = o->no_renormalize,
+                 .routed_scaling = o->routed_scaling, .has_routed_scaling = o->has_routed_scaling,
+                 .num_groups = o->num_groups, .topk_groups = o->topk_groups,
+                 .group_score = o->group_score, .round_weights = o->round_weights);
+    MOE_CALL(pass, moe_permute, .topk_ids = ids, .offsets = offsets, .row_tokens = row_tokens,
+             .token_rows = token_rows, .tokens_per_expert = p->tokens_per_expert,
+             .num_dropped = p->num_dropped, .capacity = o->capacity,
+             .has_capacity = o->has_capacity);
+    if (o->weights_on_input) {
+        MOE_CALL(pass, moe_combine_backward, .dy = p->x, .token_rows = token_rows,
+                 .weights = weights, .drows = input);
+        row_tokens = (tsr_tensor){0};
+    }
+    if (is_saving) {
+        make_preact(pass, &input, &row_tokens, &offsets, &h);
+        moe_split(p, &h, &gate, &up);
+        MOE_CALL(pass, activation_forward, .x = moe_is_gated(p) ? gate : up,
+                 .up = moe_is_gated(p) ? up : gate, .y = a, .kind = moe_activation(p));
+    } else if (moe_is_gated(p)) {
+        MOE_CALL(pass, matmul_grouped_forward, .a = input, .a_rows = row_tokens, .offsets = offsets,
+                 .b = p->w_gate, .bias = p->b_gate, .b_up = p->w_up, .bias_up = p->b_up, .c = a,
+                 .transpose_b = 1, .activation = moe_activation(p));
+    } else {
+        MOE_CALL(pass, matmul_grouped_forward, .a = input, .a_rows = row_tokens, .offsets = offsets,
+                 .b = p->w_up, .bias = p->b_up, .c = a, .transpose_b = 1,
+                 .activation = moe_activation(p));
+    }
+    MOE_CALL(pass, matmul_grouped_forward, .a = a, .offsets = offsets, .b = p->w_down,
+             .bias = p->b_down, .c = out, .transpose_b = 1);
+    moe_shared_forward(pass, &shared);
+    MOE_CALL(pass, moe_combine_forward, .rows = out, .token_rows = token_rows,
+             .weights = o->weights_on_input ? (tsr_tensor){0} : weights, .shared = shared.out,
+             .shared_gate = shared.logit_of_tokens, .residual = p->residual, .y = p->y);
+}

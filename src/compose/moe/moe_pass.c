@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensors of the layer's passes: places in the workspace, and views.
+#include <string.h>
+
+#include "compose/moe/moe_problem.h"
+
+// ---- Places -----------------------------------------------------------------------------------
+
+tsr_tensor moe_place(struct moe_pass *pass, tsr_dtype dtype, int64_t rows, int64_t cols) {
+    const int64_t shape[2] = {rows, cols};
+    tsr_tensor t = tsr_tensor_contiguous(pass->at, dtype, cols > 0 ? 2 : 1, shape);
+    t.device = pass->p->x.device;
+    pass->at += tsri_round_up((size_t)tsr_tensor_numel(&t) * tsr_dtype_bytes(dtype), 64);
+    return t;
+}
+
+tsr_tensor moe_place_absent(struct moe_pass *pass, const tsr_tensor *t, tsr_dtype dtype,
+                            int64_t rows, int64_t cols) {
+    return tsri_is_present(t) ? *t : moe_place(pass, dtype, rows, cols);
+}
+
+// ---- Views ------------------------------------------------------------------------------------
+
+tsr_tensor moe_cols(const tsr_tensor *t, int64_t first, int64_t count) {
+    tsr_tensor cols = *t;
+    if (t->data != NULL) cols.data = (char *)t->data + first * (int64_t)tsr_dtype_bytes(t->dtype);
+    cols.shape[t->ndim - 1] = count;
+    return cols;
+}
+
+void moe_split(const struct moe_problem *p, const tsr_tensor *preact, tsr_tensor *gate,
+               tsr_tensor *up) {
+    const int64_t cols = preact->shape[1];
+    *gate = (tsr_tensor){0};
+    *up = *preact;
+    if (!moe_is_gated(p)) return;
+    *gate = moe_cols(preact, 0, cols / 2);
+    *up = moe_cols(preact, cols / 2, cols / 2);
+}
+
+bool moe_join(const tsr_tensor *first, const tsr_tensor *second, tsr_tensor *both) {
+    const int dim = first->ndim - 2;
+    if (!tsri_is_present(first) || !tsri_is_present(second) || first->data == NULL) return false;
+    for (int i = 0; i < first->ndim; i++)
+        if (first->shape[i] != second->shape[i] || first->stride[i] != second->stride[i])
+            return false;
+    const int64_t bytes =
+        first->shape[dim] * first->stride[dim] * (int64_t)tsr_dtype_bytes(first->dtype);
+    if (first->dtype != second->dtype || (char *)first->data + bytes != (char *)second->data)
+        return false;
+    *both = *first;
+    both->shape[dim] *= 2;
+    return true;
+}
+
+tsr_activation moe_activation(const struct moe_problem *p) {
+    if (p->options.activation != TSR_ACTIVATION_NONE) return p->options.activation;
+    return moe_is_gated(p) ? TSR_ACTIVATION_SILU : TSR_ACTIVATION_GELU;
+}
+
+// ---- A pass -----------------------------------------------------------------------------------
+
+static tsr_status make_pass(struct moe_pass *pass, const char *variant) {
+    bool is_reference = variant != NULL && strcmp(variant, "reference") == 0;
+    pass->variant = is_reference ? "reference" : NULL;
+    pass->at = pass->base;
+    (pass->p->is_backward ? moe_backward_pass : moe_forward_pass)(pass);
+    return tsri_name_op(pass->p->op, pass->status);
+}
+
+tsr_status moe_workspace(const struct moe_problem *p, const char *variant, uint32_t flags,
+                         size_t *bytes) {
+    struct moe_pass pass = {.p = p, .flags = flags, .base = MOE_NOWHERE};
+    TSRI_TRY(make_pass(&pass, variant));
+    *bytes = (size_t)(pass.at - pass.base) + pass.most;
+    return TSR_OK;
+}
+
+tsr_status moe_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
+                   void *workspace) {
+    (void)ctx;
+    struct moe_pass pass = {.p = problem,
+                            .flags = plan->flags,
+                            .is_running = true,
+                            .base = workspace,
+                            .bytes = plan->workspace_bytes};
+    return make_pass(&pass, plan->variant->name);
+}
