@@ -121,7 +121,7 @@ def matmul_backward(job):
 def grouped_operands(job):
     """torch's offsets are the ends of the groups."""
     job.require(ragged=False, activation="none", accumulate=False, alpha=1.0)
-    job.without("counts", "b_up", "bias")
+    job.without("counts", "b_up", "bias", "a_rows", "dc_rows")
     if not hasattr(job.torch, "_grouped_mm"):
         raise Refusal("this torch has no _grouped_mm")
     transpose_b = job.params["transpose_b"]

@@ -22,23 +22,29 @@ extern "C" {
 //             counts (num_groups): a (num_groups, rows, k), c (num_groups, rows, n); group g has the first
 //             counts[g] of its rows.
 //           Groups may be empty. Rows that belong to no group are neither read nor written.
+// Row list  a_rows (rows), with offsets only: a is then (num_a_rows, k) for any num_a_rows, and a_i above is row a_rows[i] of
+//           a, as tsr_moe_permute gives it (row_tokens). Rows of a may occur many times or never. Elements of a_rows that
+//           belong to no group are not indices (they may be -1), and rows of a that no group's element names are not read.
 // Shapes    b, b_up (num_groups, k, n), or (num_groups, n, k) with transpose_b; bias (num_groups, n).
 // Strides   1 in the last dimension of a, c and bias, and in one of the last two of b and b_up (so a transposed view is
 //           legal without the flag); else any, 0 too for inputs. Elements of c must not overlap.
 // Dtypes    a, b and b_up alike: f32, bf16, f16. c: a's dtype or f32. bias: a's dtype or f32. accumulate needs c f32. f64
-//           throughout on "reference".
+//           throughout on "reference". offsets, counts and a_rows int32.
 // Aliasing  c must not overlap any input.
 // k = 0     as tessera/matmul.h: c is the epilogue of 0. Without accumulate c is never read.
 // Numerics  as tessera/matmul.h: fp32 accumulation in blocks of k, error (8 + 4 sqrt(k)) 2^-24 (|a||b|) carried through the
 //           epilogue, plus rounding to c's dtype. Bitwise repeatable, for any number of threads too. A row's bits do not
 //           depend on where its group begins or on other groups' rows, as long as rows and num_groups are the same; on
 //           CUDA, under TSR_BATCH_INVARIANT, for any rows and num_groups. On the CPU, without TSR_BATCH_INVARIANT, they
-//           may depend on the size of the row's own group if that is at most 16.
-// NaN       A NaN in row i of a affects only row i of c. A NaN in b[g] or bias[g] affects only its column, in group g's rows.
-// Bad offsets  on the CPU offsets that fall or lie outside of [0, rows], and counts outside of [0, rows], are
-//           INVALID_ARGUMENT, before anything is written. On CUDA the host does not look: each is clamped to [0, rows],
-//           and a group ends no earlier than it begins; if groups then share rows, c is undefined.
-// CUDA      f32, bf16, f16; no synchronisation with the host. a and c each have up to 2^28 rows.
+//           may depend on the size of the row's own group if that is at most 16. In one variant a row has the same bits
+//           whether or not it comes by a_rows.
+// NaN       A NaN in a row of a affects only the rows of c that are products of it. A NaN in b[g] or bias[g] affects only
+//           its column, in group g's rows.
+// Bad offsets  on the CPU offsets that fall or lie outside of [0, rows], counts outside of [0, rows], and a group's elements
+//           of a_rows outside of [0, num_a_rows) are INVALID_ARGUMENT, before anything is written. On CUDA the host does
+//           not look: each offset and count is clamped to [0, rows], and a group ends no earlier than it begins; if groups
+//           then share rows, c is undefined. A row of a that does not exist counts as zeros.
+// CUDA      f32, bf16, f16; no synchronisation with the host. a, a_rows and c each have up to 2^28 rows.
 // Gradients for a: this call with dc as a, da as c and b transposed; for b: tsr_matmul_grouped_backward.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Gale, Narayanan, Young, Zaharia: MegaBlocks, efficient sparse training with mixture-of-experts,
@@ -57,6 +63,7 @@ typedef struct tsr_matmul_grouped_forward_args {
     int32_t accumulate;
     float alpha;
     int32_t has_alpha;
+    tsr_tensor a_rows; // in  (rows), int32, optional, with offsets
 } tsr_matmul_grouped_forward_args;
 
 #define TSR_MATMUL_GROUPED_FORWARD_ARGS(...)                                                       \
@@ -74,6 +81,9 @@ TSR_API tsr_status tsr_matmul_grouped_forward_prepare(tsr_context *ctx,
 //
 // Shapes    a (rows, k), dc (rows, n) with offsets; (num_groups, rows, k), (num_groups, rows, n) with counts. db
 //           (num_groups, k, n), or (num_groups, n, k) with transpose_b.
+// Row lists  a_rows and dc_rows (rows), each with offsets only: a is then (num_a_rows, k), dc (num_dc_rows, n), and the sum
+//           is over row a_rows[i] of a with row dc_rows[i] of dc. Both lists, or a list and the tensor without one, have
+//           the same number of rows. Otherwise as forward's.
 // Strides   1 in the last dimension of all tensors.
 // Dtypes    a and dc alike; db: a's dtype or f32. accumulate needs db f32.
 // Numerics  as forward, with the number of rows of the group in place of k. If forward had an activation or a gate, dc is
@@ -91,6 +101,8 @@ typedef struct tsr_matmul_grouped_backward_args {
     int32_t accumulate;
     float alpha;
     int32_t has_alpha;
+    tsr_tensor a_rows;  // in  (rows), int32, optional, with offsets
+    tsr_tensor dc_rows; // in  (rows), int32, optional, with offsets
 } tsr_matmul_grouped_backward_args;
 
 #define TSR_MATMUL_GROUPED_BACKWARD_ARGS(...)                                                      \

@@ -101,17 +101,25 @@ static const struct args_field matmul_grouped_forward_fields[] = {
     INT32(accumulate, NULL),
     FLOAT(alpha),
     INT32(has_alpha, NULL),
+    IN_OPTIONAL(a_rows, "q||q|", 'i'),
     {NULL},
 };
 #undef ARGS
 
 #define ARGS tsr_matmul_grouped_backward_args
 static const struct args_field matmul_grouped_backward_fields[] = {
-    IN(a, "qk|bqk|qk|bqk", 'x'),     IN(dc, "qn|bqn|qn|bqn", 'x'),
-    IN(offsets, "B||B|", 'i'),       IN(counts, "|b||b", 'i'),
-    OUT(db, "bkn|bkn|bkn|bnk", 'w'), INT32(transpose_b, "t"),
-    INT32(accumulate, NULL),         FLOAT(alpha),
-    INT32(has_alpha, NULL),          {NULL},
+    IN(a, "qk|bqk|qk|bqk", 'x'),
+    IN(dc, "qn|bqn|qn|bqn", 'x'),
+    IN(offsets, "B||B|", 'i'),
+    IN(counts, "|b||b", 'i'),
+    OUT(db, "bkn|bkn|bkn|bnk", 'w'),
+    INT32(transpose_b, "t"),
+    INT32(accumulate, NULL),
+    FLOAT(alpha),
+    INT32(has_alpha, NULL),
+    IN_OPTIONAL(a_rows, "q||q|", 'i'),
+    IN_OPTIONAL(dc_rows, "q||q|", 'i'),
+    {NULL},
 };
 #undef ARGS
 

@@ -34,12 +34,14 @@ enum {
     GROUPED_TRANSPOSE_B,
     GROUPED_ACCUMULATE,
     GROUPED_ALPHA,
-    GROUPED_ACTIVATION
+    ROWS_OF_A, // with a_rows, like those of dc with dc_rows
+    GROUPED_ACTIVATION,
+    ROWS_OF_DC = GROUPED_ACTIVATION
 };
 
-enum { OFFSETS, COUNTS, GROUPED_A, GROUPED_B, GROUPED_B_UP, GROUPED_BIAS, GROUPED_C };
+enum { OFFSETS, COUNTS, A_ROWS, GROUPED_A, GROUPED_B, GROUPED_B_UP, GROUPED_BIAS, GROUPED_C };
 
-enum { GROUPED_DC = GROUPED_B, GROUPED_DB };
+enum { DC_ROWS = GROUPED_B, GROUPED_DC, GROUPED_DB };
 
 static inline bool is(const struct op_case *c, int param) { return c->param[param] != 0; }
 
@@ -50,6 +52,8 @@ void matmul_grouped_forward_bound(const struct op_case *c, int slot, double *bou
 void matmul_grouped_backward_bound(const struct op_case *c, int slot, double *bound);
 // The rows [first, end) of a group, counted through all groups.
 void matmul_grouped_rows(const struct op_case *c, int64_t group, int64_t *first, int64_t *end);
+// The row of a tensor that row i of the groups is, by the list in slot `list` if that is present.
+int64_t matmul_grouped_row(const struct op_case *c, int list, int64_t i);
 
 // spec_matmul_edges.c
 extern const struct edge_case matmul_forward_edges[];

@@ -2,8 +2,10 @@
 // The error bounds of matmul: fp32 sums with Higham and Mary's square root, epilogues to first order, the numbers that bf16
 // units count as 0, and the truncation of fp8 units.
 #include <math.h>
+#include <stdlib.h>
 
 #include "specs/spec_matmul.h"
+#include "system/heap.h"
 
 static const double u32 = 0x1p-24;   // unit roundoff of fp32
 static const double tiny = 0x1p-126; // its least normal number
@@ -187,6 +189,10 @@ void matmul_grouped_rows(const struct op_case *c, int64_t group, int64_t *first,
     *end = has_counts ? *first + starts[group] : starts[group + 1];
 }
 
+int64_t matmul_grouped_row(const struct op_case *c, int list, int64_t i) {
+    return c->is_present[list] ? ((const int32_t *)c->tensor[list].data)[i] : i;
+}
+
 // Rows that belong to no group stay unchanged: their bound is 0.
 void matmul_grouped_forward_bound(const struct op_case *c, int slot, double *bound) {
     int64_t n = (int64_t)c->param[N], k = (int64_t)c->param[K], first, end;
@@ -207,7 +213,7 @@ void matmul_grouped_forward_bound(const struct op_case *c, int slot, double *bou
         for (int64_t i = first; i < end; i++)
             for (int64_t j = 0; j < n; j++) {
                 int64_t col = g * sb.batch + j * sb.col;
-                e.a = a + i * k;
+                e.a = a + matmul_grouped_row(c, A_ROWS, i) * k;
                 e.b = b + col;
                 e.up = up != NULL ? up + col : NULL;
                 e.bias = bias != NULL ? bias[g * n + j] : 0;
@@ -217,28 +223,43 @@ void matmul_grouped_forward_bound(const struct op_case *c, int slot, double *bou
     }
 }
 
+// Column `col` of the rows [first, end) of a tensor with `cols` columns.
+static void take_column(const struct op_case *c, int slot, int list, int64_t cols, int64_t col,
+                        int64_t first, int64_t end, double *column) {
+    const double *values = c->tensor[slot].data;
+    for (int64_t i = first; i < end; i++)
+        column[i - first] = values[matmul_grouped_row(c, list, i) * cols + col];
+}
+
 void matmul_grouped_backward_bound(const struct op_case *c, int slot, double *bound) {
     (void)slot;
     int64_t n = (int64_t)c->param[N], k = (int64_t)c->param[K], first, end;
     struct strides s = strides_of(k, n, is(c, GROUPED_TRANSPOSE_B), false);
-    const double *a = c->tensor[GROUPED_A].data, *dc = c->tensor[GROUPED_DC].data;
     const double *db = c->tensor[GROUPED_DB].data;
-    struct element e = {.a_step = k,
-                        .b_step = n,
+    double *of_a = heap_get((size_t)c->param[ROWS] + 1, sizeof *of_a);
+    double *of_dc = heap_get(((size_t)c->param[ROWS] + 1) * (size_t)(n + 1), sizeof *of_dc);
+    struct element e = {.a_step = 1,
+                        .b_step = 1,
                         .alpha = c->param[GROUPED_ALPHA],
                         .is_accumulating = is(c, GROUPED_ACCUMULATE)};
     for (int64_t g = 0; g < (int64_t)c->param[GROUPS]; g++) {
         matmul_grouped_rows(c, g, &first, &end);
         e.k = end - first;
-        for (int64_t i = 0; i < k; i++)
+        for (int64_t j = 0; j < n; j++)
+            take_column(c, GROUPED_DC, DC_ROWS, n, j, first, end, of_dc + j * e.k);
+        for (int64_t i = 0; i < k; i++) {
+            take_column(c, GROUPED_A, A_ROWS, k, i, first, end, of_a);
             for (int64_t j = 0; j < n; j++) {
                 int64_t at = g * s.batch + i * s.row + j * s.col;
-                e.a = a + first * k + i;
-                e.b = dc + first * n + j;
+                e.a = of_a;
+                e.b = of_dc + j * e.k;
                 e.y = db[at];
                 bound[at] = element_bound(c, &e);
             }
+        }
     }
+    free(of_a);
+    free(of_dc);
 }
 
 // ---- Backward ---------------------------------------------------------------------------------

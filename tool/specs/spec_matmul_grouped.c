@@ -19,12 +19,17 @@ int grouped_shape_of_starts(const struct op_case *c, int slot, int64_t *shape) {
     return 1;
 }
 
-int grouped_shape_of_rows(const struct op_case *c, int cols, int64_t *shape) {
+int grouped_shape_of_rows(const struct op_case *c, int cols, int list, int size, int64_t *shape) {
     int ndim = 0;
     if (grouped_has_counts(c)) shape[ndim++] = (int64_t)c->param[GROUPS];
-    shape[ndim++] = (int64_t)c->param[ROWS];
+    shape[ndim++] = (int64_t)c->param[c->is_present[list] ? size : ROWS];
     shape[ndim++] = (int64_t)c->param[cols];
     return ndim;
+}
+
+int grouped_shape_of_list(const struct op_case *c, int64_t *shape) {
+    shape[0] = (int64_t)c->param[ROWS];
+    return 1;
 }
 
 int grouped_shape_of_matrices(const struct op_case *c, int64_t *shape) {
@@ -40,7 +45,10 @@ double grouped_products(const struct op_case *c) {
     return rows * c->param[N] * c->param[K];
 }
 
-void grouped_complete(struct op_case *c) { c->is_present[OFFSETS] = !grouped_has_counts(c); }
+void grouped_complete(struct op_case *c) {
+    c->is_present[OFFSETS] = !grouped_has_counts(c);
+    if (c->is_present[A_ROWS] && c->param[ROWS_OF_A] == 0) c->param[ROWS_OF_A] = c->param[ROWS];
+}
 
 bool grouped_infer_rows(struct op_case *c) {
     const tsr_tensor *a = &c->tensor[GROUPED_A];
@@ -49,13 +57,17 @@ bool grouped_infer_rows(struct op_case *c) {
     c->param[GROUPS] = (double)starts->shape[0] - !grouped_has_counts(c);
     c->param[ROWS] = (double)a->shape[a->ndim - 2];
     c->param[K] = (double)a->shape[a->ndim - 1];
-    return true;
+    if (!c->is_present[A_ROWS]) return true;
+    c->param[ROWS_OF_A] = c->param[ROWS];
+    c->param[ROWS] = (double)c->tensor[A_ROWS].shape[0];
+    return c->tensor[A_ROWS].ndim == 1;
 }
 
 void grouped_randomize_rows(struct rng *rng, struct op_case *c) {
     enum { MOST = 400000 }; // multiplications, because the oracle is slow
     c->is_present[COUNTS] = rng_chance(rng, 0.3);
     grouped_complete(c);
+    grouped_randomize_list(rng, c, A_ROWS, ROWS_OF_A);
     do {
         c->param[GROUPS] = (double)rng_dim(rng, rng_chance(rng, 0.1) ? 80 : 9);
         c->param[ROWS] = (double)rng_dim(rng, grouped_has_counts(c) ? 150 : 700);
@@ -68,6 +80,11 @@ void grouped_randomize_rows(struct rng *rng, struct op_case *c) {
     c->param[GROUPED_TRANSPOSE_B] = rng_chance(rng, 0.5);
     c->param[GROUPED_ACCUMULATE] = rng_chance(rng, 0.3);
     c->param[GROUPED_ALPHA] = rng_chance(rng, 0.8) ? 1 : 0.375 * (double)rng_int(rng, -2, 2);
+}
+
+void grouped_randomize_list(struct rng *rng, struct op_case *c, int list, int size) {
+    c->is_present[list] = !grouped_has_counts(c) && rng_chance(rng, 0.4);
+    c->param[size] = c->is_present[list] ? fmax((double)rng_dim(rng, 300), 1) : 0;
 }
 
 // ---- Values -------------------------------------------------------------------------------------
@@ -100,17 +117,27 @@ static void fill_starts(struct rng *rng, const struct op_case *c, int slot, enum
     if (slot == OFFSETS) qsort(values, (size_t)num_groups + 1, sizeof *values, by_value);
 }
 
-void grouped_spoil_rows(const struct op_case *c, int64_t cols, double *values) {
-    int64_t rows =
-        (int64_t)c->param[ROWS] * (grouped_has_counts(c) ? (int64_t)c->param[GROUPS] : 1);
+void grouped_spoil_rows(const struct op_case *c, int slot, int list, double *values) {
+    const tsr_tensor *t = &c->tensor[slot];
+    int64_t cols = t->shape[t->ndim - 1], rows = t->shape[t->ndim - 2];
+    if (grouped_has_counts(c)) rows *= t->shape[0];
     bool *is_used = heap_get((size_t)rows + 1, sizeof *is_used);
     for (int64_t g = 0, first, end; g < (int64_t)c->param[GROUPS]; g++) {
         matmul_grouped_rows(c, g, &first, &end);
-        for (int64_t i = first; i < end; i++) is_used[i] = true;
+        for (int64_t i = first; i < end; i++) is_used[matmul_grouped_row(c, list, i)] = true;
     }
     for (int64_t i = 0; i < rows * cols; i++)
         if (!is_used[i / cols]) values[i] = (double)NAN;
     free(is_used);
+}
+
+void grouped_fill_list(struct rng *rng, const struct op_case *c, int64_t num_rows, double *values) {
+    static const double none[] = {-1, INT32_MIN, INT32_MAX};
+    const int32_t *offsets = c->tensor[OFFSETS].data;
+    int64_t first = offsets[0], end = offsets[(int64_t)c->param[GROUPS]];
+    for (int64_t i = 0; i < (int64_t)c->param[ROWS]; i++)
+        values[i] = i >= first && i < end ? (double)rng_int(rng, 0, num_rows - 1)
+                                          : none[rng_int(rng, 0, 2)];
 }
 
 bool grouped_fill_rows(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
@@ -129,6 +156,7 @@ bool grouped_fill_rows(struct rng *rng, const struct op_case *c, int slot, enum 
 static const struct slot_spec forward_slots[] = {
     {"offsets", SLOT_IN, SLOT_I32, true, NULL, false},
     {"counts", SLOT_IN, SLOT_I32, true, NULL, false},
+    {"a_rows", SLOT_IN, SLOT_I32, true, NULL, false},
     {"a", SLOT_IN, SLOT_MAIN, false, NULL, false},
     {"b", SLOT_IN, SLOT_MAIN, false, NULL, true},
     {"b_up", SLOT_IN, SLOT_MAIN, true, NULL, true},
@@ -141,19 +169,20 @@ static int forward_shape(const struct op_case *c, int slot, int64_t *shape) {
     switch (slot) {
     case OFFSETS:
     case COUNTS: return grouped_shape_of_starts(c, slot, shape);
-    case GROUPED_A: return grouped_shape_of_rows(c, K, shape);
+    case A_ROWS: return grouped_shape_of_list(c, shape);
+    case GROUPED_A: return grouped_shape_of_rows(c, K, A_ROWS, ROWS_OF_A, shape);
     case GROUPED_B:
     case GROUPED_B_UP: return grouped_shape_of_matrices(c, shape);
     case GROUPED_BIAS:
         shape[0] = (int64_t)c->param[GROUPS];
         shape[1] = (int64_t)c->param[N];
         return 2;
-    default: return grouped_shape_of_rows(c, N, shape);
+    default: return grouped_shape_of_rows(c, N, COUNTS, ROWS, shape);
     }
 }
 
 static tsr_dtype forward_dtype(const struct op_case *c, int slot) {
-    if (slot == OFFSETS || slot == COUNTS) return TSR_I32;
+    if (slot <= A_ROWS) return TSR_I32;
     if (slot == GROUPED_C && is(c, GROUPED_ACCUMULATE))
         return c->dtype == TSR_F64 ? TSR_F64 : TSR_F32;
     return slot >= GROUPED_BIAS ? c->small_dtype : c->dtype;
@@ -179,7 +208,8 @@ static tsr_status forward_call(tsr_context *ctx, const struct op_case *c, const 
                                         .transpose_b = is(c, GROUPED_TRANSPOSE_B),
                                         .activation = (tsr_activation)c->param[GROUPED_ACTIVATION],
                                         .accumulate = is(c, GROUPED_ACCUMULATE),
-                                        .alpha = (float)c->param[GROUPED_ALPHA], .has_alpha = 1);
+                                        .alpha = (float)c->param[GROUPED_ALPHA], .has_alpha = 1,
+                                        .a_rows = c->tensor[A_ROWS]);
     return workspace_bytes != NULL ? tsr_matmul_grouped_forward_prepare(ctx, &args, workspace_bytes)
                                    : tsr_matmul_grouped_forward(ctx, &args);
 }
@@ -207,8 +237,12 @@ static bool forward_fill(struct rng *rng, const struct op_case *c, int slot, enu
         }
         return true;
     }
+    if (slot == A_ROWS) {
+        grouped_fill_list(rng, c, (int64_t)c->param[ROWS_OF_A], values);
+        return true;
+    }
     bool is_done = grouped_fill_rows(rng, c, slot, fill, values);
-    if (is_done && slot == GROUPED_A) grouped_spoil_rows(c, (int64_t)c->param[K], values);
+    if (is_done && slot == GROUPED_A) grouped_spoil_rows(c, slot, A_ROWS, values);
     return is_done;
 }
 
@@ -264,6 +298,46 @@ static const struct edge_case forward_edges[] = {
      LAYOUT_FAR},
     {"beyond 2^31 elements, counts", "rows=3 n=17 k=3 groups=3 +counts", FILL_NORMAL, LAYOUT_FAR},
     {"one row of a for all", "rows=17 n=33 k=20 groups=3 +offsets", FILL_NORMAL, LAYOUT_REPEATED},
+    {"a list", "rows=297 rows_of_a=130 n=70 k=40 groups=4 ragged=1 +offsets +a_rows", FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"a list of one row", "rows=90 rows_of_a=1 n=33 k=50 groups=3 ragged=1 +offsets +a_rows",
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"a list, more rows than it names", "rows=20 rows_of_a=900 n=40 k=24 groups=3 +offsets +a_rows",
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"a list, one row in all", "rows=1 rows_of_a=5 n=40 k=24 groups=1 +offsets +a_rows",
+     FILL_NORMAL, LAYOUT_CONTIGUOUS},
+    {"an empty list", "rows=0 rows_of_a=5 n=40 k=24 groups=3 +offsets +a_rows", FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"a list of nothing", "rows=40 rows_of_a=0 n=33 k=50 groups=5 ragged=1 +offsets +a_rows",
+     FILL_ZERO, LAYOUT_RANDOM},
+    {"a list, no groups", "rows=9 rows_of_a=4 n=5 k=7 groups=0 ragged=1 +offsets +a_rows",
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"a list, k = 0", "rows=9 rows_of_a=4 n=5 k=0 groups=3 +offsets +a_rows +bias", FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"a list, one group has everything",
+     "rows=700 rows_of_a=99 n=40 k=30 groups=5 ragged=1 +offsets +a_rows", FILL_SPECIAL,
+     LAYOUT_RANDOM},
+    {"a list, few rows each", "rows=60 rows_of_a=30 n=70 k=600 groups=20 +offsets +a_rows",
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"a list, few rows each, weights (n, k)",
+     "rows=60 rows_of_a=30 n=70 k=600 groups=20 transpose_b=1 +offsets +a_rows", FILL_NORMAL,
+     LAYOUT_CONTIGUOUS},
+    {"a list, multiples of 8",
+     "rows=600 rows_of_a=300 n=136 k=72 groups=3 ragged=1 transpose_b=1 +offsets +a_rows +bias",
+     FILL_NORMAL, LAYOUT_CONTIGUOUS},
+    {"a list, gated",
+     "rows=399 rows_of_a=200 n=72 k=64 groups=3 ragged=1 activation=silu +offsets +b_up +a_rows",
+     FILL_NORMAL, LAYOUT_CONTIGUOUS},
+    {"a list, accumulate",
+     "rows=99 rows_of_a=70 n=70 k=129 groups=3 ragged=1 accumulate=1 alpha=2 +offsets +a_rows",
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"a list, two blocks of k",
+     "rows=150 rows_of_a=60 n=35 k=515 groups=3 ragged=1 +offsets +a_rows", FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"a list, NaN in some rows",
+     "rows=40 rows_of_a=60 n=33 k=50 groups=3 ragged=1 +offsets +a_rows", FILL_NAN, LAYOUT_RANDOM},
+    {"a list, beyond 2^31 elements",
+     "rows=90 rows_of_a=50 n=136 k=72 groups=3 ragged=1 +offsets +a_rows", FILL_NORMAL, LAYOUT_FAR},
     {0},
 };
 

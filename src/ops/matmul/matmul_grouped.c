@@ -12,16 +12,29 @@
 // To add one: a row here with its supports, plan and run. verify, bench and the tests find it. Both passes have the
 // same variants.
 
+static bool has_list(const void *problem) {
+    const struct matmul_problem *p = problem;
+    return matmul_is_listed(&p->groups.of_a) || matmul_is_listed(&p->groups.of_b);
+}
+
+#define WITHOUT_LISTS(name, serves)                                                                \
+    static bool name(const void *problem, const struct tsri_limits *limits) {                      \
+        return serves(problem, limits) && !has_list(problem);                                      \
+    }
+WITHOUT_LISTS(has_kernels, matmul_has_kernels)
+WITHOUT_LISTS(has_amx_bf16, matmul_has_amx_bf16)
+WITHOUT_LISTS(has_avx512_bf16, matmul_has_avx512_bf16)
+
 static const struct tsri_variant variants[] = {
     {"tiled",
      "blocks of all groups side by side, each packs the part of b that it needs, but for few rows",
-     TSR_VARIANT_ISA, matmul_has_kernels, matmul_grouped_plan_tiled, matmul_grouped_tiled_run},
+     TSR_VARIANT_ISA, has_kernels, matmul_grouped_plan_tiled, matmul_grouped_tiled_run},
     {"amx_bf16", "the same, bf16 on AMX tiles", TSR_VARIANT_ISA | TSR_VARIANT_BF16_TILES,
-     matmul_has_amx_bf16, matmul_grouped_plan_mixed, matmul_grouped_amx_bf16_run},
+     has_amx_bf16, matmul_grouped_plan_mixed, matmul_grouped_amx_bf16_run},
     {"avx512_bf16", "the same, bf16 by vdpbf16ps", TSR_VARIANT_ISA | TSR_VARIANT_BF16_DOT,
-     matmul_has_avx512_bf16, matmul_grouped_plan_mixed, matmul_grouped_avx512_bf16_run},
+     has_avx512_bf16, matmul_grouped_plan_mixed, matmul_grouped_avx512_bf16_run},
     {"naive", "row after row, all of b for each", TSR_VARIANT_ISA | TSR_VARIANT_BASELINE,
-     matmul_has_kernels, matmul_grouped_plan_naive, matmul_grouped_naive_run},
+     has_kernels, matmul_grouped_plan_naive, matmul_grouped_naive_run},
     {"cuda-mma", "16-bit tiles on tensor cores by mma.sync", TSR_VARIANT_CUDA,
      matmul_grouped_mma_serves, matmul_cuda_plan_mma, matmul_cuda_mma_run, matmul_cuda_mma_prepare},
     {"cuda-wgmma", "16-bit tiles by the copy engine and wgmma, on Hopper", TSR_VARIANT_CUDA,
@@ -90,6 +103,37 @@ static tsr_status check_rows(const char *op, const char *field, tsr_tensor *t, e
     return matmul_check_rows_contiguous(op, field, matrix, *cols);
 }
 
+// Reads a list of an operand's rows, if it is given.
+static tsr_status check_list(const char *op, const char *field, tsr_tensor *t,
+                             const struct matmul_problem *p, struct matmul_list *list) {
+    static const int32_t nothing;
+    if (!tsri_is_present(t)) return TSR_OK;
+    if (p->groups.are_counts)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s is given with counts, expected offsets", op,
+                         field);
+    TSRI_TRY(tsri_check_index_tensor(op, field, t, &list->lines));
+    TSRI_TRY(check_rank(op, field, t, 1));
+    if (list->lines.data == NULL) list->lines.data = &nothing;
+    return TSR_OK;
+}
+
+// Checks a tensor with the rows of all groups, or with those that its list names. The first one sets *rows and *cols; all
+// others agree with *rows.
+static tsr_status check_listed(const char *op, const char *field, tsr_tensor *t,
+                               const char *list_field, tsr_tensor *list_tensor,
+                               const struct matmul_problem *p, int64_t *rows, int64_t *cols,
+                               bool is_first, struct matmul_matrix *matrix,
+                               struct matmul_list *list) {
+    TSRI_TRY(check_list(op, list_field, list_tensor, p, list));
+    if (!matmul_is_listed(list))
+        return check_rows(op, field, t, TSRI_IN, p, rows, cols, is_first, matrix);
+    if (!is_first && list->lines.count != *rows)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s has %lld elements, expected %lld", op,
+                         list_field, (long long)list->lines.count, (long long)*rows);
+    *rows = list->lines.count;
+    return check_rows(op, field, t, TSRI_IN, p, &list->num_lines, cols, true, matrix);
+}
+
 // Checks (num_groups, rows, cols), or (num_groups, cols, rows) if transposed.
 static tsr_status check_matrices(const char *op, const char *field, tsr_tensor *t,
                                  enum tsri_role role, const struct matmul_problem *p, int64_t rows,
@@ -125,6 +169,17 @@ static tsr_status check_starts(const tsr_context *ctx, const char *op,
     return TSR_OK;
 }
 
+// On the CPU, after the offsets: checks the groups' elements of a list.
+static tsr_status check_lines(const tsr_context *ctx, const char *op, const char *field,
+                              const struct matmul_problem *p, const struct matmul_list *list) {
+    if (!tsri_host_reads(ctx) || !matmul_is_listed(list)) return TSR_OK;
+    int64_t first = tsri_index_at(&p->groups.starts, 0), stride = list->lines.stride;
+    const struct tsri_indices of_groups = {list->lines.data + first * stride,
+                                           tsri_index_at(&p->groups.starts, p->num_batches) - first,
+                                           stride};
+    return tsri_check_index_values(op, field, &of_groups, list->num_lines, NULL, first);
+}
+
 // ---- Forward ----------------------------------------------------------------------------------
 
 static tsr_status check_bias(const char *op, tsr_tensor *bias, const tsr_tensor *a,
@@ -151,7 +206,8 @@ static tsr_status check_forward(const tsr_context *ctx,
     TSRI_TRY(tsri_check_context(ctx, op));
     TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
     TSRI_TRY(check_groups(op, &args->offsets, &args->counts, p));
-    TSRI_TRY(check_rows(op, "a", &args->a, TSRI_IN, p, &p->m, &p->k, true, &p->a));
+    TSRI_TRY(check_listed(op, "a", &args->a, "a_rows", &args->a_rows, p, &p->m, &p->k, true, &p->a,
+                          &p->groups.of_a));
     TSRI_TRY(tsri_check_float(op, "a", &args->a));
     TSRI_TRY(tsri_check_tensor(op, "b", &args->b, TSRI_IN));
     TSRI_TRY(check_rank(op, "b", &args->b, 3));
@@ -180,6 +236,7 @@ static tsr_status check_forward(const tsr_context *ctx,
     TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "b_up", &args->b_up, false));
     TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "bias", &args->bias, false));
     TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "offsets", &args->offsets, false));
+    TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "a_rows", &args->a_rows, false));
     return tsri_check_disjoint(op, "c", &args->c, "counts", &args->counts, false);
 }
 
@@ -187,7 +244,11 @@ static tsr_status enter_forward(tsr_context *ctx, const void *given, struct tsri
     tsr_matmul_grouped_forward_args args;
     struct matmul_problem p = {0};
     TSRI_TRY(check_forward(ctx, given, &args, &p));
-    if (!goal.is_prepare) TSRI_TRY(check_starts(ctx, "matmul_grouped_forward", &p));
+    if (!goal.is_prepare) {
+        static const char op[] = "matmul_grouped_forward";
+        TSRI_TRY(check_starts(ctx, op, &p));
+        TSRI_TRY(check_lines(ctx, op, "a_rows", &p, &p.groups.of_a));
+    }
     return tsri_op_serve(ctx, &tsri_matmul_grouped_forward_op, &p, TSRI_CALL(args), goal);
 }
 
@@ -200,22 +261,27 @@ static tsr_status check_backward(const tsr_context *ctx,
                                  tsr_matmul_grouped_backward_args *args, struct matmul_problem *p) {
     static const char op[] = "matmul_grouped_backward";
     struct matmul_matrix a, dc;
+    struct matmul_list a_rows = {.num_lines = 0}, dc_rows = {.num_lines = 0};
     TSRI_TRY(tsri_check_context(ctx, op));
     TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
     TSRI_TRY(check_groups(op, &args->offsets, &args->counts, p));
     p->groups.are_depths = true;
     int64_t rows_of_b, cols_of_b;
-    TSRI_TRY(check_rows(op, "a", &args->a, TSRI_IN, p, &p->k, &rows_of_b, true, &a));
+    TSRI_TRY(check_listed(op, "a", &args->a, "a_rows", &args->a_rows, p, &p->k, &rows_of_b, true,
+                          &a, &a_rows));
     TSRI_TRY(tsri_check_float(op, "a", &args->a));
     cols_of_b =
         args->dc.ndim >= 1 && args->dc.ndim <= TSR_MAX_DIMS ? args->dc.shape[args->dc.ndim - 1] : 0;
-    TSRI_TRY(check_rows(op, "dc", &args->dc, TSRI_IN, p, &p->k, &cols_of_b, false, &dc));
+    TSRI_TRY(check_listed(op, "dc", &args->dc, "dc_rows", &args->dc_rows, p, &p->k, &cols_of_b,
+                          false, &dc, &dc_rows));
     TSRI_TRY(tsri_check_same_dtype(op, "dc", &args->dc, "a", &args->a));
     bool is_transposed = args->transpose_b != 0;
     p->m = is_transposed ? cols_of_b : rows_of_b;
     p->n = is_transposed ? rows_of_b : cols_of_b;
     p->a = matmul_transposed(is_transposed ? dc : a);
     p->b = is_transposed ? a : dc;
+    p->groups.of_a = is_transposed ? dc_rows : a_rows;
+    p->groups.of_b = is_transposed ? a_rows : dc_rows;
     TSRI_TRY(check_matrices(op, "db", &args->db, TSRI_OUT, p, p->m, p->n, false, &p->c));
     TSRI_TRY(matmul_check_rows_contiguous(op, "db", &p->c, p->n));
     TSRI_TRY(check_accumulate(op, "db", &args->db, &args->a, args->accumulate));
@@ -225,6 +291,8 @@ static tsr_status check_backward(const tsr_context *ctx,
     TSRI_TRY(tsri_check_disjoint(op, "db", &args->db, "a", &args->a, false));
     TSRI_TRY(tsri_check_disjoint(op, "db", &args->db, "dc", &args->dc, false));
     TSRI_TRY(tsri_check_disjoint(op, "db", &args->db, "offsets", &args->offsets, false));
+    TSRI_TRY(tsri_check_disjoint(op, "db", &args->db, "a_rows", &args->a_rows, false));
+    TSRI_TRY(tsri_check_disjoint(op, "db", &args->db, "dc_rows", &args->dc_rows, false));
     return tsri_check_disjoint(op, "db", &args->db, "counts", &args->counts, false);
 }
 
@@ -232,7 +300,14 @@ static tsr_status enter_backward(tsr_context *ctx, const void *given, struct tsr
     tsr_matmul_grouped_backward_args args;
     struct matmul_problem p = {0};
     TSRI_TRY(check_backward(ctx, given, &args, &p));
-    if (!goal.is_prepare) TSRI_TRY(check_starts(ctx, "matmul_grouped_backward", &p));
+    if (!goal.is_prepare) {
+        static const char op[] = "matmul_grouped_backward";
+        bool is_transposed = args.transpose_b != 0;
+        const struct matmul_list *of_a = &p.groups.of_a, *of_b = &p.groups.of_b;
+        TSRI_TRY(check_starts(ctx, op, &p));
+        TSRI_TRY(check_lines(ctx, op, "a_rows", &p, is_transposed ? of_b : of_a));
+        TSRI_TRY(check_lines(ctx, op, "dc_rows", &p, is_transposed ? of_a : of_b));
+    }
     return tsri_op_serve(ctx, &tsri_matmul_grouped_backward_op, &p, TSRI_CALL(args), goal);
 }
 

@@ -50,12 +50,25 @@ static inline bool matmul_is_rows_of_floats(const struct matmul_matrix *t) {
 
 static inline bool matmul_is_fp8(tsr_dtype dtype) { return dtype == TSR_E4M3 || dtype == TSR_E5M2; }
 
+// Which of an operand's lines its rows are (if groups cut k: its steps of k): a_rows or dc_rows.
+struct matmul_list {
+    struct tsri_indices lines; // data NULL: line i is line i
+    int64_t num_lines;         // of the operand
+};
+static inline bool matmul_is_listed(const struct matmul_list *list) {
+    return list->lines.data != NULL;
+}
+static inline int64_t matmul_line(const struct matmul_list *list, int64_t i) {
+    return matmul_is_listed(list) ? tsri_index_at(&list->lines, i) : i;
+}
+
 // Which rows belong to a group, as in tessera/matmul_grouped.h; all zero without groups.
 struct matmul_groups {
     struct tsri_indices starts; // offsets or counts; data NULL: no groups
     bool are_counts;
     bool are_depths; // groups cut k, not m: a group's rows are columns of a and rows of b
     int64_t bias;    // from one group's bias to the next group's
+    struct matmul_list of_a, of_b; // in the product of one group too; of_b only if groups cut k
 };
 
 // On CUDA the multiprocessors that one product leaves idle may begin with the next one, where neither reads what the other writes.

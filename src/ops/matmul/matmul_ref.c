@@ -19,12 +19,15 @@ static void products(const struct matmul_problem *p, const struct matmul_matrix 
                      const struct matmul_matrix *b_scale, int64_t i, int64_t j, int64_t count,
                      double *sum) {
     double row[COLUMNS];
+    const struct matmul_groups *groups = &p->groups;
     for (int64_t c = 0; c < count; c++) sum[c] = 0;
     for (int64_t step = 0; step < p->k; step++) {
-        int64_t block = step / MATMUL_SCALE_BLOCK;
-        double a = load(&p->a, i, step) * scale(&p->a_scale, i, block);
+        int64_t block = step / MATMUL_SCALE_BLOCK, row_of_b = matmul_line(&groups->of_b, step);
+        int64_t row_of_a = groups->are_depths ? i : matmul_line(&groups->of_a, i);
+        int64_t col_of_a = groups->are_depths ? matmul_line(&groups->of_a, step) : step;
+        double a = load(&p->a, row_of_a, col_of_a) * scale(&p->a_scale, i, block);
         double scale_b = scale(b_scale, block, j / MATMUL_SCALE_BLOCK);
-        tsri_load_run(b->dtype, b->data, step * b->row + j * b->col, b->col, count, row);
+        tsri_load_run(b->dtype, b->data, row_of_b * b->row + j * b->col, b->col, count, row);
         for (int64_t c = 0; c < count; c++) sum[c] += a * row[c] * scale_b;
     }
     for (int64_t c = 0; c < count; c++) sum[c] *= p->alpha;

@@ -15,7 +15,7 @@ FIXED_F32 = {"mean", "rstd", "lse", "lses", "m", "v", "master", "loss", "dloss",
              "z_loss", "usage_variance", "dload_balance_loss", "dz_loss"}
 NOT_FIXED = {("attention_forward", "v"), ("attention_backward", "v")}  # values, not second moments
 INDICES = {"cu_seqlens_q", "cu_seqlens_k", "seqused_k", "cache_seqlens", "page_table", "positions", "ids", "targets",
-           "offsets", "counts", "topk_ids", "tokens_per_expert", "num_nan_rows"}
+           "offsets", "counts", "a_rows", "dc_rows", "topk_ids", "tokens_per_expert", "num_nan_rows"}
 # The main dtype or f32.
 SMALL = {"bias", "alibi_slopes", "sinks", "b_qkv", "b_out", "grad"}
 SMALL_OF = {("layernorm", "weight"), ("rmsnorm", "weight"), ("matmul", "residual")}
@@ -59,6 +59,7 @@ def draw_sizes(rng, call):
     few = lambda low, high: 0 if rng.random() < 0.02 else rng.randint(low, high)
     s = {name: few(1, 9) for name in ("rows", "cols", "n", "m", "k", "hidden", "vocab", "num_parts", "embed_dim")}
     s["batch"], s["num_groups"], s["num_heads_kv"] = few(1, 3), few(1, 4), rng.randint(1, 3)
+    s["num_a_rows"], s["num_dc_rows"] = few(1, 9), few(1, 9)
     s["num_heads_q"] = s["num_heads_kv"] * rng.randint(1, 3)
     s["head_dim"] = rng.choice([rng.randint(1, 24), 16, 32, 64])
     s["head_dim_v"] = s["head_dim"] if rng.random() < 0.7 else rng.randint(1, 24)
@@ -123,6 +124,8 @@ class Case:
             return self.shape_of(forms, rng) if any(forms in c.fields for c in self.calls) else None
         if {"offsets", "counts"} & set(self.calls[0].fields) and len(forms) > 1:
             forms = forms[1:] if "counts" in self.tensors or self.sizes.get("has_counts") else forms[:1]
+        if name + "_rows" in self.tensors:  # a list of its rows
+            forms = [[f"num_{name}_rows", *forms[0][-1:]]]
         if any("total" in form for form in forms):
             forms = [form for form in forms if ("total" in form) == self.sizes["is_packed"]]
         if name.endswith("_scale"):
@@ -227,7 +230,8 @@ def indices(rng, case, name, shape):
         capacity = s["max_pages"] * s["page_size"] if "page_table" in case.tensors else s["capacity"]
         return below(capacity + 1)
     high = {"seqused_k": s["seqlen_k"] + 1, "positions": s["num_positions"], "ids": s["vocab"], "targets": s["vocab"],
-            "topk_ids": s["num_experts"], "tokens_per_expert": 30, "counts": s["rows"] + 1}[name]
+            "topk_ids": s["num_experts"], "tokens_per_expert": 30, "counts": s["rows"] + 1,
+            "a_rows": s["num_a_rows"], "dc_rows": s["num_dc_rows"]}[name]
     values = below(high)
     if name == "targets" and rng.random() < 0.5:
         values.reshape(-1)[:1] = case.scalars.get("ignore_index", -100)
@@ -302,6 +306,8 @@ def is_there(rng, case, name, f, forced, absent):
             return True
     if name == "counts":
         return ("offsets" not in case.tensors) == (rng.random() < 0.98)
+    if name in ("a_rows", "dc_rows") and "counts" in case.tensors:
+        return rng.random() < 0.02
     if name == "preact":
         return bool(case.scalars.get("activation"))
     if name == "bias" and "layernorm" in case.calls[0].op and "weight" not in case.tensors:

@@ -20,23 +20,33 @@ static int64_t rows_of_group(const struct matmul_groups *groups, int64_t group, 
     return tsri_index_at(&groups->starts, group + 1) - *first;
 }
 
+// An operand's rows from `first` on: of its list, or of the matrix, whose lines are `line` elements apart.
+static struct matmul_list from_row(struct matmul_matrix *t, int64_t line, struct matmul_list list,
+                                   int64_t first) {
+    if (matmul_is_listed(&list))
+        list.lines.data += first * list.lines.stride;
+    else
+        t->data += first * line * (int64_t)tsr_dtype_bytes(t->dtype);
+    return list;
+}
+
 struct matmul_problem matmul_of_group(const struct matmul_problem *p, int64_t group) {
     struct matmul_problem one = matmul_of_batch(p, group);
     int64_t first, rows = rows_of_group(&p->groups, group, &first);
+    one.groups = (struct matmul_groups){.are_depths = p->groups.are_depths};
     one.num_batches = one.batch[2] = 1;
     if (p->bias != NULL)
         one.bias = (const char *)p->bias +
                    group * p->groups.bias * (int64_t)tsr_dtype_bytes(p->bias_dtype);
     if (p->groups.are_depths) {
         one.k = rows;
-        one.a.data = matmul_at(&one.a, 0, first);
-        one.b.data = matmul_at(&one.b, first, 0);
+        one.groups.of_a = from_row(&one.a, one.a.col, p->groups.of_a, first);
+        one.groups.of_b = from_row(&one.b, one.b.row, p->groups.of_b, first);
     } else {
         one.m = rows;
-        one.a.data = matmul_at(&one.a, first, 0);
+        one.groups.of_a = from_row(&one.a, one.a.row, p->groups.of_a, first);
         one.c.data = matmul_at(&one.c, first, 0);
     }
-    one.groups = (struct matmul_groups){.starts = {0}};
     return one;
 }
 

@@ -29,12 +29,18 @@ static bool is_grouped_size(const struct matmul_problem *p) {
     return p->m <= MAX_SIZE && p->k <= MAX_SIZE && p->num_batches <= MAX_SIZE;
 }
 
+static bool has_list(const struct matmul_problem *p) {
+    return matmul_is_listed(&p->groups.of_a) || matmul_is_listed(&p->groups.of_b);
+}
+
 bool matmul_grouped_fma_serves(const void *problem, const struct tsri_limits *limits) {
-    return matmul_cuda_fma_serves(problem, limits) && is_grouped_size(problem);
+    return matmul_cuda_fma_serves(problem, limits) && is_grouped_size(problem) &&
+           !has_list(problem);
 }
 
 bool matmul_grouped_mma_serves(const void *problem, const struct tsri_limits *limits) {
-    return matmul_cuda_mma_serves(problem, limits) && is_grouped_size(problem);
+    return matmul_cuda_mma_serves(problem, limits) && is_grouped_size(problem) &&
+           !has_list(problem);
 }
 
 // The map of boxes of 128 bytes of some lines of `width` elements, `line` apart, in the groups' matrices or in one
@@ -73,7 +79,7 @@ bool matmul_grouped_wgmma_serves(const void *problem, const struct tsri_limits *
     const struct matmul_problem *p = problem;
     struct tsri_tensor_map_args map;
     if (limits->cuda_arch != 90 || limits->shared_bytes_per_block < SHARED_BYTES) return false;
-    if (p->a.dtype != TSR_BF16 && p->a.dtype != TSR_F16) return false;
+    if ((p->a.dtype != TSR_BF16 && p->a.dtype != TSR_F16) || has_list(p)) return false;
     if (p->m < 1 || p->n < 1 || p->k < 1 || p->num_batches < 1 || !is_grouped_size(p)) return false;
     bool is_one = matmul_has_packed_rows(p);
     int64_t rows = tsri_ceil_div(p->m, BLOCK_M), stacks = p->num_batches;
