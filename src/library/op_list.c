@@ -14,6 +14,7 @@ extern const struct tsri_op tsri_softmax_forward_op, tsri_softmax_backward_op;
 extern const struct tsri_op tsri_rope_table_op, tsri_rope_forward_op, tsri_rope_backward_op;
 extern const struct tsri_op tsri_embedding_forward_op, tsri_embedding_backward_op;
 extern const struct tsri_op tsri_cross_entropy_forward_op, tsri_cross_entropy_backward_op;
+extern const struct tsri_op tsri_moe_forward_op, tsri_moe_backward_op;
 extern const struct tsri_op tsri_moe_route_forward_op, tsri_moe_route_backward_op;
 extern const struct tsri_op tsri_layernorm_forward_op, tsri_layernorm_backward_op;
 extern const struct tsri_op tsri_rmsnorm_forward_op, tsri_rmsnorm_backward_op;
@@ -43,6 +44,8 @@ const struct tsri_op *const tsri_ops[] = {
     &tsri_embedding_backward_op,
     &tsri_cross_entropy_forward_op,
     &tsri_cross_entropy_backward_op,
+    &tsri_moe_forward_op,
+    &tsri_moe_backward_op,
     &tsri_moe_route_forward_op,
     &tsri_moe_route_backward_op,
     &tsri_layernorm_forward_op,

@@ -14,6 +14,7 @@ struct between {
     tsr_tensor x;          // with weights_on_input: tokens times weights
     tsr_tensor dout;       // with db_down: dy times weights
     tsr_tensor da, dh, dx; // da: then a times weights
+    tsr_tensor dx_sum;     // in fp32, if two products make dx
     tsr_tensor dx_router;  // (T, hidden): the router's part of dx
     tsr_tensor b_down;     // in x's dtype
 };
@@ -24,6 +25,10 @@ static bool has_router_gradient(const struct moe_problem *p) {
     return tsri_is_present(&p->drouter) || tsri_is_present(&p->drouter_bias) ||
            tsri_is_present(&p->dlogits) || tsri_is_present(&p->dtopk_weights) ||
            (p->source == MOE_ROUTER && tsri_is_present(&p->dx));
+}
+
+static bool has_dx_rows(const struct moe_problem *p) {
+    return tsri_is_present(&p->dx) || (p->options.weights_on_input && has_router_gradient(p));
 }
 
 static bool has_bias_of_out(const struct moe_problem *p) {
@@ -72,7 +77,11 @@ static void place(struct moe_pass *pass, struct between *b) {
         b->b_down = moe_place(pass, dtype, p->num_experts, p->hidden);
     b->da = moe_place(pass, dtype, rows, p->intermediate);
     b->dh = moe_place(pass, dtype, rows, moe_preact_cols(p, p->intermediate));
-    b->dx = moe_place(pass, dtype, rows, p->hidden);
+    if (!has_dx_rows(p)) return;
+    b->dx = b->dx_sum = moe_place(pass, dtype, rows, p->hidden);
+    tsr_tensor both;
+    if (dtype != p->real && moe_is_gated(p) && !moe_join(&p->w_gate, &p->w_up, &both))
+        b->dx_sum = moe_place(pass, p->real, rows, p->hidden);
 }
 
 // da, then dh, a times weights, and the weights' gradients.
@@ -162,21 +171,25 @@ static void make_gradients(struct moe_pass *pass, const struct between *b) {
     bias_gradient(pass, b, &b->dout, &p->db_down);
 }
 
-// The gradients of x in each row.
+// The gradients of x in each row. Weights that are not halves of one tensor take two products, added in fp32.
 static void make_dx_rows(struct moe_pass *pass, const struct between *b) {
     const struct moe_problem *p = pass->p;
     tsr_tensor dgate, dup, both;
-    if (!tsri_is_present(&p->dx) && !p->options.weights_on_input) return;
+    if (!has_dx_rows(p)) return;
     moe_split(p, &b->dh, &dgate, &dup);
-    if (!moe_is_gated(p))
+    if (!moe_is_gated(p)) {
         MOE_CALL(pass, matmul_grouped_forward, .a = dup, .offsets = b->offsets, .b = p->w_up,
                  .c = b->dx);
-    else if (moe_join(&p->w_gate, &p->w_up, &both))
+    } else if (moe_join(&p->w_gate, &p->w_up, &both)) {
         MOE_CALL(pass, matmul_grouped_forward, .a = b->dh, .offsets = b->offsets, .b = both,
                  .c = b->dx);
-    else
-        MOE_CALL(pass, matmul_grouped_forward, .a = b->dh, .offsets = b->offsets, .b = p->w_gate,
-                 .b_more = p->w_up, .c = b->dx);
+    } else {
+        MOE_CALL(pass, matmul_grouped_forward, .a = dgate, .offsets = b->offsets, .b = p->w_gate,
+                 .c = b->dx_sum);
+        MOE_CALL(pass, matmul_grouped_forward, .a = dup, .offsets = b->offsets, .b = p->w_up,
+                 .c = b->dx_sum, .accumulate = 1);
+        if (b->dx_sum.data != b->dx.data) MOE_CALL(pass, cast, .x = b->dx_sum, .y = b->dx);
+    }
 }
 
 static void route_backward(struct moe_pass *pass, const struct between *b) {
