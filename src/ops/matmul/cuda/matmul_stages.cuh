@@ -50,10 +50,10 @@ enum {
 
 extern __shared__ __align__(1024) unsigned char shared[];
 
-// Initialises the barriers of all stages; called by one thread.
-DEVICE void start_stages(unsigned base, int cluster) {
+// Initialises the barriers of all stages; called by one thread. writers: arrivals that fill a stage.
+DEVICE void start_stages(unsigned base, int cluster, int writers) {
     for (int stage = 0; stage < STAGES; stage++) {
-        barrier_start(base + FULL_AT + 8 * stage, 1);
+        barrier_start(base + FULL_AT + 8 * stage, writers);
         barrier_start(base + EMPTY_AT + 8 * stage, READERS * cluster);
     }
 }
@@ -72,9 +72,11 @@ DEVICE struct units_of_a units_of_a(int last_rows, int left) {
     return units;
 }
 
-// The registers of the warpgroup that copies, and of one that multiplies.
+// The registers of the warpgroup that copies, and of one that multiplies; SOME where its threads copy rows themselves.
 #define TAKE_FEW_REGISTERS() asm volatile("setmaxnreg.dec.sync.aligned.u32 40;")
 #define TAKE_MANY_REGISTERS() asm volatile("setmaxnreg.inc.sync.aligned.u32 232;")
+#define TAKE_SOME_REGISTERS() asm volatile("setmaxnreg.dec.sync.aligned.u32 56;")
+#define TAKE_MOST_REGISTERS() asm volatile("setmaxnreg.inc.sync.aligned.u32 224;")
 
 // At the end of a kernel: the other block's copies and arrivals may still be on their way here.
 DEVICE void leave_cluster(int cluster) {

@@ -196,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         tma_prefetch(&w.a);
         tma_prefetch(&w.b);
         tma_prefetch(&w.c);
-        start_stages(base, cluster);
+        start_stages(base, cluster, 1);
         barrier_publish_starts();
     }
     __syncthreads();

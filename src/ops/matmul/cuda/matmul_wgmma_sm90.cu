@@ -231,7 +231,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (is_gated(&w.matmul)) tma_prefetch(&w.b_up);
         if (w.has_c_map) tma_prefetch(&w.c);
         if (w.has_residual_map) tma_prefetch(&w.residual);
-        start_stages(base, cluster);
+        start_stages(base, cluster, 1);
         for (int i = 0; i < 2 * WARPS; i++) barrier_start(base + RESIDUAL_AT + 8 * i, 1);
         barrier_publish_starts();
     }

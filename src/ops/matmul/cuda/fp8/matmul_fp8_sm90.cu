@@ -190,7 +190,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         tma_prefetch(&w.b);
         if (is_gated(&w.matmul)) tma_prefetch(&w.b_up);
         if (w.has_c_map) tma_prefetch(&w.c);
-        start_stages(base, cluster);
+        start_stages(base, cluster, 1);
         barrier_publish_starts();
     }
     __syncthreads();

@@ -68,6 +68,22 @@ static bool map_operand(const struct matmul_problem *p, const struct matmul_matr
     return !o->is_copied && map_lines(p, t, has_groups, o->width, o->lines, o->line, UNIT, args);
 }
 
+// From row to row of an operand whose rows come by a list: along m, or along k if groups cut k.
+static int64_t listed_line(const struct matmul_problem *p, const struct matmul_matrix *t,
+                           bool is_b) {
+    return p->groups.are_depths && !is_b ? t->col : t->row;
+}
+
+// Whether the kernel can load an operand: by the copy engine, or rows by a list, in pieces of 16 bytes.
+static bool loads_operand(const struct matmul_problem *p, const struct matmul_matrix *t,
+                          const struct matmul_cuda_operand *o, const struct matmul_list *list,
+                          bool is_b, struct tsri_tensor_map_args *map) {
+    if (!matmul_is_listed(list)) return map_operand(p, t, o, is_b, map);
+    bool is_aligned = list->num_lines <= 1 || listed_line(p, t, is_b) % 8 == 0;
+    return !o->is_copied && o->is_mn == p->groups.are_depths && is_aligned &&
+           (uintptr_t)t->data % 16 == 0 && list->num_lines <= MAX_SIZE;
+}
+
 // Whether the copy engine can store c. A store writes all 16 bytes of a piece whose first byte is inside.
 static bool map_c(const struct matmul_problem *p, struct tsri_tensor_map_args *args) {
     bool has_groups = p->groups.are_counts || p->groups.are_depths;
@@ -79,14 +95,15 @@ bool matmul_grouped_wgmma_serves(const void *problem, const struct tsri_limits *
     const struct matmul_problem *p = problem;
     struct tsri_tensor_map_args map;
     if (limits->cuda_arch != 90 || limits->shared_bytes_per_block < SHARED_BYTES) return false;
-    if ((p->a.dtype != TSR_BF16 && p->a.dtype != TSR_F16) || has_list(p)) return false;
+    if (p->a.dtype != TSR_BF16 && p->a.dtype != TSR_F16) return false;
     if (p->m < 1 || p->n < 1 || p->k < 1 || p->num_batches < 1 || !is_grouped_size(p)) return false;
     bool is_one = matmul_has_packed_rows(p);
     int64_t rows = tsri_ceil_div(p->m, BLOCK_M), stacks = p->num_batches;
     double tiles = (double)(is_one ? rows + stacks : rows * stacks) * (double)p->n / UNIT;
     if (p->n > MAX_TILES || tiles > MAX_TILES) return false;
     const struct matmul_cuda_layout l = matmul_cuda_layout(p, MATMUL_WGMMA, 0, 1);
-    return map_operand(p, &p->a, &l.a, false, &map) && map_operand(p, &p->b, &l.b, true, &map) &&
+    return loads_operand(p, &p->a, &l.a, &p->groups.of_a, false, &map) &&
+           loads_operand(p, &p->b, &l.b, &p->groups.of_b, true, &map) &&
            (p->b_up.data == NULL || map_operand(p, &p->b_up, &l.b_up, true, &map));
 }
 
@@ -162,6 +179,25 @@ tsr_status matmul_grouped_wgmma_prepare(tsr_context *ctx, const void *problem,
     return tsri_cuda_prepare(op_of(p), tsri_context_queue(ctx), &program);
 }
 
+// Fills an operand's map, or its list.
+static tsr_status set_operand(const struct tsri_cuda_queue *queue, const struct matmul_problem *p,
+                              bool is_b, const struct matmul_cuda_operand *o,
+                              struct tensor_map *map, struct matmul_row_list *rows) {
+    const struct matmul_matrix *t = is_b ? &p->b : &p->a;
+    const struct matmul_list *list = is_b ? &p->groups.of_b : &p->groups.of_a;
+    struct tsri_tensor_map_args args;
+    if (!matmul_is_listed(list)) {
+        (void)map_operand(p, t, o, is_b, &args);
+        return tsri_cuda_queue_map(op_of(p), queue, &args, map);
+    }
+    *rows = (struct matmul_row_list){.rows = list->lines.data,
+                                     .data = t->data,
+                                     .step = list->lines.stride,
+                                     .line = listed_line(p, t, is_b),
+                                     .num_rows = (int)list->num_lines};
+    return TSR_OK;
+}
+
 tsr_status matmul_grouped_wgmma_run(tsr_context *ctx, const void *problem,
                                     const struct tsri_plan *plan, void *workspace) {
     const struct matmul_problem *p = problem;
@@ -178,10 +214,8 @@ tsr_status matmul_grouped_wgmma_run(tsr_context *ctx, const void *problem,
         .blocks_of_part = k_of_part(p) / BLOCK_K,
     };
     matmul_cuda_set_output(p, &params.matmul);
-    (void)map_operand(p, &p->a, &l.a, false, &map);
-    TSRI_TRY(tsri_cuda_queue_map(op_of(p), queue, &map, &params.a));
-    (void)map_operand(p, &p->b, &l.b, true, &map);
-    TSRI_TRY(tsri_cuda_queue_map(op_of(p), queue, &map, &params.b));
+    TSRI_TRY(set_operand(queue, p, false, &l.a, &params.a, &params.a_list));
+    TSRI_TRY(set_operand(queue, p, true, &l.b, &params.b, &params.b_list));
     if (is_gated) {
         params.matmul.b_up.data = p->b_up.data;
         (void)map_operand(p, &p->b_up, &l.b_up, true, &map);

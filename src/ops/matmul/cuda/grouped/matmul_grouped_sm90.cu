@@ -21,6 +21,7 @@
 #define STAGES 4
 #define IN_TURNS 0
 #define PICKED 4
+#include "ops/matmul/cuda/grouped/matmul_grouped_lists.cuh"
 #include "ops/matmul/cuda/matmul_staged.cuh"
 
 // ---- Tiles ------------------------------------------------------------------------------------
@@ -65,41 +66,91 @@ DEVICE struct place find_place(const struct matmul_params *p, unsigned number, u
 
 // ---- Copies -----------------------------------------------------------------------------------
 
+// Orders the copy engine's part of a stage: the operands without a list. Called by one thread.
+DEVICE void load_stage(const struct matmul_grouped_params *w, const struct place *place, int k,
+                       unsigned stage, unsigned full) {
+    const struct matmul_params *p = &w->matmul;
+    // The index of a's matrix and, if groups cut k, of b's.
+    const int of_rows = p->groups.are_counts ? place->group : 0;
+    const int has_a = w->a_list.rows == 0, has_b = w->b_list.rows == 0;
+    barrier_expect(full, ((has_a ? UNITS_A : 0) + (has_b ? UNITS_B : 0)) * UNIT_BYTES);
+#pragma unroll
+    for (int u = 0; u < UNITS_A; u++) {
+        const int mn = place->row + u * UNIT;
+        const int at[5] = {A_IS_MN ? mn : k, A_IS_MN ? k : mn, of_rows, 0, 0};
+        if (has_a) tma_load(stage + u * UNIT_BYTES, &w->a, at, full);
+    }
+#pragma unroll
+    for (int u = 0; u < UNITS_B; u++) {
+        const int mn = place->col + matmul_wgmma_column(is_gated(p), u);
+        const int at[5] = {B_IS_MN ? mn : k, B_IS_MN ? k : mn, A_IS_MN ? of_rows : place->group, 0,
+                           0};
+        const struct tensor_map *map = matmul_wgmma_is_of_up(is_gated(p), u) ? &w->b_up : &w->b;
+        if (has_b) tma_load(stage + (UNITS_A + u) * UNIT_BYTES, map, at, full);
+    }
+}
+
+// One warp, which only orders the copy engine's copies.
 DEVICE void copy_tiles(const struct matmul_grouped_params *w, unsigned base, unsigned rows,
                        unsigned num_tiles) {
-    const struct matmul_params *p = &w->matmul;
     const int is_elected = elect_one();
     struct ring ring = {0, 0};
 #pragma unroll 1
     for (unsigned number = blockIdx.x; number < num_tiles; number += gridDim.x) {
-        const struct place place = find_place(p, number, rows);
-        // The index of a's matrix and, if groups cut k, of b's.
-        const int of_rows = p->groups.are_counts ? place.group : 0;
+        const struct place place = find_place(&w->matmul, number, rows);
 #pragma unroll 1
         for (int done = 0; done < place.size_k; done += BLOCK_K) {
-            const unsigned stage = base + ring.stage * STAGE_BYTES,
-                           full = base + FULL_AT + 8 * ring.stage;
-            const int k = place.first_k + done;
+            const unsigned full = base + FULL_AT + 8 * ring.stage;
             barrier_wait(full + (EMPTY_AT - FULL_AT), ring.parity ^ 1);
-            if (is_elected) barrier_expect(full, STAGE_BYTES);
-#pragma unroll
-            for (int u = 0; u < UNITS_A; u++) {
-                const int mn = place.row + u * UNIT;
-                const int at[5] = {A_IS_MN ? mn : k, A_IS_MN ? k : mn, of_rows, 0, 0};
-                if (is_elected) tma_load(stage + u * UNIT_BYTES, &w->a, at, full);
-            }
-#pragma unroll
-            for (int u = 0; u < UNITS_B; u++) {
-                const int mn = place.col + matmul_wgmma_column(is_gated(p), u);
-                const int at[5] = {B_IS_MN ? mn : k, B_IS_MN ? k : mn,
-                                   A_IS_MN ? of_rows : place.group, 0, 0};
-                const struct tensor_map *map =
-                    matmul_wgmma_is_of_up(is_gated(p), u) ? &w->b_up : &w->b;
-                if (is_elected) tma_load(stage + (UNITS_A + u) * UNIT_BYTES, map, at, full);
-            }
+            if (is_elected)
+                load_stage(w, &place, place.first_k + done, base + ring.stage * STAGE_BYTES, full);
             ring_advance(&ring, STAGES);
         }
     }
+}
+
+// A warpgroup, whose threads copy the rows of operands with lists.
+DEVICE void copy_listed_tiles(const struct matmul_grouped_params *w, unsigned base, unsigned rows,
+                              unsigned num_tiles) {
+    const struct matmul_params *p = &w->matmul;
+    const int is_first = threadIdx.x < 32, is_elected = elect_one();
+    struct ring ring = {0, 0};
+    struct unreported last = {-1};
+    int lines[A_IS_MN ? 2 : UNITS_A][ROUNDS]; // of both operands' k, or of a's units
+#pragma unroll 1
+    for (unsigned number = blockIdx.x; number < num_tiles; number += gridDim.x) {
+        const struct place place = find_place(p, number, rows);
+        const int end = place.first_k + place.size_k;
+#pragma unroll
+        for (int u = 0; u < UNITS_A; u++)
+            if (!A_IS_MN) load_rows(lines[u], &w->a_list, place.row + u * UNIT, place.end_row);
+#pragma unroll 1
+        for (int k = place.first_k; k < end; k += BLOCK_K) {
+            const unsigned stage = base + ring.stage * STAGE_BYTES,
+                           full = base + FULL_AT + 8 * ring.stage;
+            if (A_IS_MN && w->a_list.rows != 0) load_rows(lines[0], &w->a_list, k, end);
+            if (A_IS_MN && w->b_list.rows != 0) load_rows(lines[A_IS_MN], &w->b_list, k, end);
+            barrier_wait(full + (EMPTY_AT - FULL_AT), ring.parity ^ 1);
+            if (is_first && is_elected) load_stage(w, &place, k, stage, full);
+#pragma unroll
+            for (int u = 0; u < UNITS_A; u++)
+                if (w->a_list.rows != 0)
+                    copy_rows(stage + u * UNIT_BYTES, &w->a_list, lines[A_IS_MN ? 0 : u],
+                              A_IS_MN ? place.row + u * UNIT : k, (int)(A_IS_MN ? p->m : p->k));
+#pragma unroll
+            for (int u = 0; u < UNITS_B; u++)
+                if (A_IS_MN && w->b_list.rows != 0)
+                    copy_rows(stage + (UNITS_A + u) * UNIT_BYTES, &w->b_list, lines[A_IS_MN],
+                              place.col + u * UNIT, (int)p->n);
+            end_copies(&last, base, ring.stage);
+            ring_advance(&ring, STAGES);
+        }
+    }
+    end_all_copies(&last, base);
+}
+
+DEVICE int has_lists(const struct matmul_grouped_params *w) {
+    return w->a_list.rows != 0 || w->b_list.rows != 0;
 }
 
 // ---- Products ---------------------------------------------------------------------------------
@@ -346,11 +397,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const unsigned base = shared_address(shared);
     const int warp = __shfl_sync(0xffffffff, (int)threadIdx.x / 32, 0);
     if (threadIdx.x == 0) {
-        tma_prefetch(&w.a);
-        tma_prefetch(&w.b);
+        if (w.a_list.rows == 0) tma_prefetch(&w.a);
+        if (w.b_list.rows == 0) tma_prefetch(&w.b);
         if (is_gated(&w.matmul)) tma_prefetch(&w.b_up);
         if (w.has_c_map) tma_prefetch(&w.c);
-        start_stages(base, 1);
+        start_stages(base, 1, has_lists(&w) ? 5 : 1); // of load_stage, and of each warp that copies
         barrier_publish_starts();
     }
     __syncthreads();
@@ -360,10 +411,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const unsigned num_tiles =
         rows * (unsigned)w.matmul.tiles_n * (A_IS_MN ? (unsigned)w.matmul.num_batches : 1);
     if (warp < 4) {
-        TAKE_FEW_REGISTERS();
-        if (warp == 0) copy_tiles(&w, base, rows, num_tiles);
+        TAKE_SOME_REGISTERS();
+        if (has_lists(&w))
+            copy_listed_tiles(&w, base, rows, num_tiles);
+        else if (warp == 0)
+            copy_tiles(&w, base, rows, num_tiles);
     } else {
-        TAKE_MANY_REGISTERS();
+        TAKE_MOST_REGISTERS();
         multiply_tiles(&w, base, warp - 4, rows, num_tiles);
     }
 }
