@@ -12,29 +12,16 @@
 // To add one: a row here with its supports, plan and run. verify, bench and the tests find it. Both passes have the
 // same variants.
 
-static bool has_list(const void *problem) {
-    const struct matmul_problem *p = problem;
-    return matmul_is_listed(&p->groups.of_a) || matmul_is_listed(&p->groups.of_b);
-}
-
-#define WITHOUT_LISTS(name, serves)                                                                \
-    static bool name(const void *problem, const struct tsri_limits *limits) {                      \
-        return serves(problem, limits) && !has_list(problem);                                      \
-    }
-WITHOUT_LISTS(has_kernels, matmul_has_kernels)
-WITHOUT_LISTS(has_amx_bf16, matmul_has_amx_bf16)
-WITHOUT_LISTS(has_avx512_bf16, matmul_has_avx512_bf16)
-
 static const struct tsri_variant variants[] = {
     {"tiled",
      "blocks of all groups side by side, each packs the part of b that it needs, but for few rows",
-     TSR_VARIANT_ISA, has_kernels, matmul_grouped_plan_tiled, matmul_grouped_tiled_run},
+     TSR_VARIANT_ISA, matmul_has_kernels, matmul_grouped_plan_tiled, matmul_grouped_tiled_run},
     {"amx_bf16", "the same, bf16 on AMX tiles", TSR_VARIANT_ISA | TSR_VARIANT_BF16_TILES,
-     has_amx_bf16, matmul_grouped_plan_mixed, matmul_grouped_amx_bf16_run},
+     matmul_has_amx_bf16, matmul_grouped_plan_mixed, matmul_grouped_amx_bf16_run},
     {"avx512_bf16", "the same, bf16 by vdpbf16ps", TSR_VARIANT_ISA | TSR_VARIANT_BF16_DOT,
-     has_avx512_bf16, matmul_grouped_plan_mixed, matmul_grouped_avx512_bf16_run},
+     matmul_has_avx512_bf16, matmul_grouped_plan_mixed, matmul_grouped_avx512_bf16_run},
     {"naive", "row after row, all of b for each", TSR_VARIANT_ISA | TSR_VARIANT_BASELINE,
-     has_kernels, matmul_grouped_plan_naive, matmul_grouped_naive_run},
+     matmul_has_kernels, matmul_grouped_plan_naive, matmul_grouped_naive_run},
     {"cuda-mma", "16-bit tiles on tensor cores by mma.sync", TSR_VARIANT_CUDA,
      matmul_grouped_mma_serves, matmul_cuda_plan_mma, matmul_cuda_mma_run, matmul_cuda_mma_prepare},
     {"cuda-wgmma", "16-bit tiles by the copy engine and wgmma, on Hopper", TSR_VARIANT_CUDA,

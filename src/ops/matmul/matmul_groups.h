@@ -37,6 +37,30 @@ bool matmul_group_is_done_as_few(const struct matmul_group_blocks *blocks,
                                  const struct matmul_problem *one, struct matmul_group_block at,
                                  bool has_units, int thread);
 
+// matmul_lists.c: rows that come by a list. Copies elements [at, at + width) of a list's lines [first, first + count), which
+// are `line` elements apart in t, to lines that are to_stride elements apart.
+void matmul_gather(const struct matmul_matrix *t, int64_t line, const struct matmul_list *list,
+                   int64_t first, int64_t count, int64_t at, int64_t width, void *to,
+                   int64_t to_stride);
+// What gemm->pack_a and pack_b make of rows [row, row + m) of a, and of columns [col, col + n <= nr) of b, for steps [step,
+// step + depth). p is one group's product, and the operand has a list.
+struct gemm_kernels;
+void matmul_pack_listed_a(const struct gemm_kernels *gemm, const struct matmul_problem *p,
+                          int64_t row, int64_t m, int64_t step, int64_t depth, float *panels);
+void matmul_pack_listed_b(const struct gemm_kernels *gemm, const struct matmul_problem *p,
+                          int64_t step, int64_t depth, int64_t col, int64_t n, float *panel);
+// The same for bf16 units, with m <= 32; width as in pack_rows.
+struct gemm_bf16_kernels;
+void matmul_pack_listed_strip(const struct gemm_bf16_kernels *gemm, const struct matmul_problem *p,
+                              int64_t row, int64_t m, int64_t step, int64_t depth, uint16_t *to,
+                              int64_t to_stride);
+void matmul_pack_listed_panel(const struct gemm_bf16_kernels *gemm, const struct matmul_problem *p,
+                              int64_t step, int64_t depth, int64_t col, int64_t n, int64_t width,
+                              uint16_t *panel);
+
+// matmul_rows_cpu.c: floats per thread in which "naive" puts what lists name, in the order of the lists.
+int64_t matmul_naive_floats(const struct matmul_problem *p);
+
 void matmul_grouped_plan_tiled(const void *, const struct tsri_limits *, struct tsri_plan *);
 void matmul_grouped_plan_mixed(const void *, const struct tsri_limits *, struct tsri_plan *);
 void matmul_grouped_plan_naive(const void *, const struct tsri_limits *, struct tsri_plan *);

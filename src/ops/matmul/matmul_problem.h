@@ -21,7 +21,8 @@ enum {
     MATMUL_TURNED_M = 64,          // rows up to which tiles may use columns of b as rows
     MATMUL_LARGE_L2 = 2 << 20,     // bytes of a second-level cache that counts as large
     MATMUL_PASSING_N = 512,        // columns of "blocked" up to which a task packs its rows of A
-    MATMUL_ROWS_OF_PASS = 6,       // rows of a whose sums fit in registers during a pass over b
+    MATMUL_LIST_PADDING = 16, // floats between copied rows of a list: no strides of a power of two
+    MATMUL_ROWS_OF_PASS = 6,  // rows of a whose sums fit in registers during a pass over b
 };
 
 // A stack of matrices, with transpositions resolved: element (i, j) of matrix (x, y, z) is at data[i * row + j * col +

@@ -96,6 +96,10 @@ struct block {
 static void pack_a(const struct work *w, const struct block *t, int64_t row, int64_t m,
                    int64_t step, int64_t depth) {
     const struct matmul_matrix *a = &t->p.a;
+    if (matmul_is_listed(&t->p.groups.of_a)) {
+        matmul_pack_listed_a(w->gemm, &t->p, row, m, step, depth, t->a_rows);
+        return;
+    }
     w->gemm->pack_a(a->dtype, matmul_at(a, row, step), a->row, a->col, m, depth, t->a_rows);
     matmul_scale_a(&t->p.a_scale, row, m, step, depth, w->gemm->mr, t->a_rows);
 }
@@ -104,13 +108,19 @@ static void pack_a(const struct work *w, const struct block *t, int64_t row, int
 static const float *load_a(const struct work *w, const struct block *t, int64_t step, int64_t depth,
                            enum gemm_a_form *form, int64_t *stride) {
     const struct matmul_matrix *a = &t->p.a;
-    const char *from = matmul_at(a, t->row, step);
     *form = GEMM_ROWS;
     *stride = a->row;
-    if (!w->layout.is_a_packed) return (const float *)(const void *)from;
+    if (!w->layout.is_a_packed && !matmul_is_listed(&t->p.groups.of_a))
+        return (const float *)(const void *)matmul_at(a, t->row, step);
+    if (!w->layout.is_a_packed) {
+        *stride = w->plan->block_k + MATMUL_LIST_PADDING;
+        matmul_gather(a, a->row, &t->p.groups.of_a, t->row, t->m, step, depth, t->a_rows, *stride);
+        return t->a_rows;
+    }
     if (w->source == MATMUL_STREAMED) {
         *stride = w->plan->block_k;
-        w->gemm->widen_rows(a->dtype, from, a->row, t->m, depth, t->a_rows, *stride);
+        w->gemm->widen_rows(a->dtype, matmul_at(a, t->row, step), a->row, t->m, depth, t->a_rows,
+                            *stride);
         return t->a_rows;
     }
     *form = GEMM_PANELS;
@@ -128,10 +138,15 @@ static void pack_b(const struct work *w, const struct block *t, bool is_up, int6
     int64_t nr = w->gemm->nr, most = b->col == 1 ? PACK_STEP / nr : depth;
     if (t->n * most < LEAST_PACK) most = tsri_max(LEAST_PACK / tsri_max(t->n, 1), 1);
     for (int64_t i = 0; i < depth; i += most)
-        for (int64_t j = 0; j < t->n; j += nr)
-            w->gemm->pack_b(b->dtype, matmul_at(b, step + i, t->col + j), b->row, b->col,
-                            tsri_min(most, depth - i), tsri_min(nr, t->n - j),
-                            t->panels + j * depth + i * nr);
+        for (int64_t j = 0; j < t->n; j += nr) {
+            int64_t steps = tsri_min(most, depth - i), n = tsri_min(nr, t->n - j);
+            float *panel = t->panels + j * depth + i * nr;
+            if (matmul_is_listed(&t->p.groups.of_b))
+                matmul_pack_listed_b(w->gemm, &t->p, step + i, steps, t->col + j, n, panel);
+            else
+                w->gemm->pack_b(b->dtype, matmul_at(b, step + i, t->col + j), b->row, b->col, steps,
+                                n, panel);
+        }
     for (int64_t j = 0; j < t->n; j += nr)
         matmul_scale_b(scale, step, depth, t->col + j, nr, t->panels + j * depth);
 }

@@ -174,7 +174,8 @@ void matmul_grouped_plan_naive(const void *problem, const struct tsri_limits *li
     const struct matmul_problem *p = problem;
     matmul_plan_naive(p, limits, plan);
     plan->block_m = plan->grain;
-    plan->workspace_bytes += table_bytes(p);
+    plan->workspace_bytes +=
+        table_bytes(p) + (size_t)(limits->num_threads * matmul_naive_floats(p)) * sizeof(float);
 }
 
 const char *matmul_grouped_prefer(const void *problem, const struct tsri_limits *limits) {

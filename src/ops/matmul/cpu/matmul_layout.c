@@ -72,6 +72,8 @@ struct matmul_layout matmul_layout(const struct matmul_problem *p, const struct 
     }
     if (l.is_a_packed && !is_a_shared)
         l.a_floats = (l.is_a_passing ? PANEL_ROWS : plan->block_m) * plan->block_k;
+    else if (matmul_is_listed(&p->groups.of_a)) // copied in the order of the list
+        l.a_floats = plan->block_m * (plan->block_k + MATMUL_LIST_PADDING);
     if (!matmul_is_plain(p)) l.tile_floats = plan->block_m * plan->block_n;
     int64_t thread = l.panels_floats + l.a_floats + l.tile_floats * num_b;
     l.thread_floats = (int64_t)tsri_round_up((size_t)thread, 16);

@@ -42,12 +42,11 @@ static int64_t round_depth(int64_t k) { return (int64_t)tsri_round_up((size_t)k,
 // Packs n <= 64 columns from (step, col) on.
 static void pack_panel(const struct work *w, const struct matmul_matrix *b, int64_t step,
                        int64_t depth, int64_t col, int64_t n, float *panel) {
-    const uint16_t *from = elements(b, step, col);
     int64_t width = (int64_t)tsri_round_up((size_t)n, GEMM_BF16_PART);
     if (b->col == 1)
-        w->gemm->pack_rows(from, b->row, depth, n, width, pairs(panel), NULL);
+        w->gemm->pack_rows(elements(b, step, col), b->row, depth, n, width, pairs(panel), NULL);
     else
-        w->gemm->pack_cols(from, b->col, depth, n, width, pairs(panel));
+        w->gemm->pack_cols(elements(b, step, col), b->col, depth, n, width, pairs(panel));
 }
 
 static float *shared_panel(const struct work *w, int64_t batch, int64_t col, bool is_up) {
@@ -91,10 +90,16 @@ static const float *panels_of(const struct work *w, const struct block *t, bool 
     if (w->layout.stripe_floats > 0)
         return shared_panel(w, t->batch, t->col, is_of_up) + step * GEMM_BF16_NR / 2;
     if (is_packed) return t->panels;
-    for (int64_t j = 0; j < t->n; j += GEMM_BF16_NR)
-        pack_panel(w, is_of_up ? &t->p.b_up : &t->p.b, step, depth, t->col + j,
-                   tsri_min(GEMM_BF16_NR, t->n - j),
-                   t->panels + j / GEMM_BF16_NR * w->layout.panel_floats);
+    for (int64_t j = 0; j < t->n; j += GEMM_BF16_NR) {
+        float *panel = t->panels + j / GEMM_BF16_NR * w->layout.panel_floats;
+        int64_t n = tsri_min(GEMM_BF16_NR, t->n - j);
+        if (matmul_is_listed(&t->p.groups.of_b))
+            matmul_pack_listed_panel(w->gemm, &t->p, step, depth, t->col + j, n,
+                                     (int64_t)tsri_round_up((size_t)n, GEMM_BF16_PART),
+                                     pairs(panel));
+        else
+            pack_panel(w, is_of_up ? &t->p.b_up : &t->p.b, step, depth, t->col + j, n, panel);
+    }
     return t->panels;
 }
 
@@ -103,10 +108,15 @@ static void pack_strip(const struct work *w, const struct block *t, const struct
     enum { ROWS = 32 };
     int64_t stride = w->layout.a_stride;
     bool is_transposed = a->col != 1;
-    for (int64_t i = 0; i < m; i += ROWS)
-        w->gemm->pack_a(elements(a, t->row + row + i, step), is_transposed ? a->col : a->row,
-                        is_transposed, tsri_min(ROWS, m - i), depth, pairs(t->a_rows) + i * stride,
-                        stride);
+    for (int64_t i = 0; i < m; i += ROWS) {
+        int64_t first = t->row + row + i, rows = tsri_min(ROWS, m - i);
+        uint16_t *to = pairs(t->a_rows) + i * stride;
+        if (matmul_is_listed(&t->p.groups.of_a))
+            matmul_pack_listed_strip(w->gemm, &t->p, first, rows, step, depth, to, stride);
+        else
+            w->gemm->pack_a(elements(a, first, step), is_transposed ? a->col : a->row,
+                            is_transposed, rows, depth, to, stride);
+    }
 }
 
 // Applies the epilogue to m rows of sums from the block's row `row` on; in a transposed product, to columns.

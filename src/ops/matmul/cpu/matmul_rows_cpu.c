@@ -7,6 +7,8 @@
 #include "cpu/gemm.h"
 #include "ops/matmul/matmul_groups.h"
 
+enum { NAIVE_COLS = 64 }; // of b in a copy
+
 struct work {
     const struct matmul_problem *p;
     const struct tsri_plan *plan;
@@ -14,6 +16,7 @@ struct work {
     const struct gemm_kernels *gemm;
     const struct matmul_kernels *kernels;
     float *scratch;
+    float *copies; // matmul_naive_floats per thread, or NULL
     bool is_far, by_units;
 };
 
@@ -101,17 +104,57 @@ static void multiply_row(const struct work *w, const struct matmul_problem *p,
     }
 }
 
+int64_t matmul_naive_floats(const struct matmul_problem *p) {
+    if (!p->groups.are_depths) return 0;
+    int64_t k = (int64_t)tsri_round_up((size_t)p->k, 16);
+    int64_t of_b = p->n == 1 ? k : MATMUL_SKINNY_DEPTH * NAIVE_COLS;
+    return (matmul_is_listed(&p->groups.of_a) ? k : 0) +
+           (matmul_is_listed(&p->groups.of_b) ? of_b : 0);
+}
+
+// The same for rows of b by a list, copied some columns and one block of k of skinny's at a time. A single column may be
+// multiplied by dot products, whose blocks are longer.
+static void multiply_listed_row(const struct work *w, const struct matmul_problem *p,
+                                const float *a, float *acc, float *part, float *copy) {
+    const struct matmul_matrix *b = &p->b;
+    const int64_t most_cols = NAIVE_COLS, step_of_column = matmul_column_step(p, b);
+    const int64_t most = p->n == 1 ? tsri_max(p->k, 1) : MATMUL_SKINNY_DEPTH;
+    if (p->k == 0) memset(acc, 0, (size_t)p->n * sizeof *acc);
+    for (int64_t step = 0; step < p->k; step += most)
+        for (int64_t col = 0; col < p->n; col += most_cols) {
+            int64_t depth = tsri_min(most, p->k - step), n = tsri_min(most_cols, p->n - col);
+            matmul_gather(b, b->row, &p->groups.of_b, step, depth, col, n, copy, n);
+            float *to = step == 0 ? acc + col : part;
+            w->kernels->skinny(b->dtype, false, 1, n, depth, a + step, p->k, copy, n,
+                               step_of_column, to, p->n);
+            for (int64_t j = 0; j < n && step > 0; j++) acc[col + j] += part[j];
+        }
+}
+
 // Row `row` of the single product in p.
 static void naive_row(const struct work *w, struct matmul_problem p, int64_t row, int thread) {
     float *own = w->scratch + thread * (w->plan->block_k + 3 * w->plan->block_n);
     float *acc = own + w->plan->block_k, *up = acc + w->plan->block_n,
           *part = up + w->plan->block_n;
     int64_t stride;
-    p.a.data = matmul_at(&p.a, row, 0);
+    const struct matmul_groups *groups = &p.groups;
+    const bool is_column = groups->are_depths && matmul_is_listed(&groups->of_a);
+    float *copy = w->copies != NULL ? w->copies + thread * matmul_naive_floats(w->p) : NULL;
+    if (is_column) { // in the order of the list
+        matmul_gather(&p.a, p.a.col, &groups->of_a, 0, p.k, row, 1, copy, 1);
+        p.a.data = (char *)copy;
+        p.a.col = 1;
+        copy += w->plan->block_k;
+    } else {
+        p.a.data = matmul_at(&p.a, groups->are_depths ? row : matmul_line(&groups->of_a, row), 0);
+    }
     if (p.a_scale.data != NULL) p.a_scale.data = matmul_at(&p.a_scale, row, 0);
     p.m = 1;
     const float *a = rows_of_a(w, &p, own, &stride);
-    multiply_row(w, &p, &p.b, &p.b_scale, a, acc, part);
+    if (matmul_is_listed(&groups->of_b))
+        multiply_listed_row(w, &p, a, acc, part, copy);
+    else
+        multiply_row(w, &p, &p.b, &p.b_scale, a, acc, part);
     if (p.b_up.data != NULL) multiply_row(w, &p, &p.b_up, &p.b_up_scale, a, up, part);
     w->kernels->finish(&p, row, 0, 1, p.n, acc, p.b_up.data != NULL ? up : NULL, p.n);
 }
@@ -146,6 +189,9 @@ tsr_status matmul_grouped_naive_run(tsr_context *ctx, const void *problem,
     if (w.p->n == 0) return TSR_OK;
     w.work = make_work(ctx, problem, plan, NULL);
     w.blocks = matmul_group_blocks(problem, plan, NULL, workspace, &w.work.scratch);
+    if (matmul_naive_floats(w.p) > 0)
+        w.work.copies =
+            w.work.scratch + w.work.limits->num_threads * (plan->block_k + 3 * plan->block_n);
     tsri_parallel(ctx, w.blocks.num_blocks, naive_group_task, &w);
     return TSR_OK;
 }
