@@ -38,14 +38,14 @@ extern "C" {
 //   tsr_moe_forward(ctx, &TSR_MOE_FORWARD_ARGS(.x = x, .router = router, .w_gate = w_gate, .w_up = w_up,
 //                                              .w_down = w_down, .y = y, .top_k = 8));
 //
-//   logits = x router^T + router_bias, in f32
+//   logits = x router^T + logits_bias, in f32
 //   topk_ids, topk_weights = tsr_moe_route_forward(logits)
 //   h = w_gate[e] x + b_gate[e], w_up[e] x + b_up[e]      for each token x and each of its experts e
 //   a = act(h_gate) h_up, or act(h_up) without w_gate
 //   y = sum over the token's experts of weight (w_down[e] a + b_down[e]) + shared expert + residual
 //
 // Shapes    T tokens in any leading dimensions that collapse to one stride. x, y, residual (..., hidden); router (E, hidden);
-//           router_bias, correction_bias (E); logits (..., E); w_gate, w_up (E, intermediate, hidden); w_down (E, hidden,
+//           logits_bias, correction_bias (E); logits (..., E); w_gate, w_up (E, intermediate, hidden); w_down (E, hidden,
 //           intermediate); b_gate, b_up (E, intermediate), b_down (E, hidden). 1 <= E <= 1024, 1 <= top_k <= min(E, 32).
 //           No tokens are legal.
 // Router    one of three ways says where tokens go: router; logits, f32; or topk_ids and topk_weights as inputs, where an
@@ -80,7 +80,7 @@ typedef struct tsr_moe_forward_args {
     TSR_CALL_FIELDS;
     tsr_tensor x;                 // in  (..., hidden)
     tsr_tensor router;            // in  (num_experts, hidden)
-    tsr_tensor router_bias;       // in  (num_experts), optional, with router
+    tsr_tensor logits_bias;       // in  (num_experts), optional, with router (gpt-oss)
     tsr_tensor logits;            // in  (..., num_experts), f32, in place of router
     tsr_tensor correction_bias;   // in  (num_experts), f32, optional
     tsr_tensor w_gate;            // in  (num_experts, intermediate, hidden), optional
@@ -121,7 +121,7 @@ TSR_API tsr_status tsr_moe_forward_prepare(tsr_context *ctx, const tsr_moe_forwa
 // preact, topk_ids and topk_weights, and nothing else. The choice of experts is constant. That of residual is dy itself.
 //
 // Shapes    as forward; each gradient has the shape of its tensor.
-// Optional  every gradient. drouter and drouter_bias with router, dlogits with logits, dtopk_weights without either.
+// Optional  every gradient. drouter and dlogits_bias with router, dlogits with logits, dtopk_weights without either.
 //           dload_balance_loss and dz_loss, with router or logits.
 // Dtypes    dx, dy: x's. Gradients of weights and biases: their tensor's dtype, or f32, each for itself, but gradients of the
 //           weights of shared experts and of shared_gate their tensor's. With accumulate, dw_gate, dw_up and dw_down are
@@ -134,7 +134,7 @@ typedef struct tsr_moe_backward_args {
     TSR_CALL_FIELDS;
     tsr_tensor x;                  // in  (..., hidden)
     tsr_tensor router;             // in  (num_experts, hidden)
-    tsr_tensor router_bias;        // in  (num_experts), optional
+    tsr_tensor logits_bias;        // in  (num_experts), optional
     tsr_tensor logits;             // in  (..., num_experts), f32, in place of router
     tsr_tensor w_gate;             // in  (num_experts, intermediate, hidden), optional
     tsr_tensor w_up;               // in  (num_experts, intermediate, hidden)
@@ -153,7 +153,7 @@ typedef struct tsr_moe_backward_args {
     tsr_tensor dz_loss;            // in  (1), f32, optional
     tsr_tensor dx;                 // out as x, optional
     tsr_tensor drouter;            // out as router, optional
-    tsr_tensor drouter_bias;       // out as router_bias, optional
+    tsr_tensor dlogits_bias;       // out as logits_bias, optional
     tsr_tensor dlogits;            // out as logits, optional
     tsr_tensor dtopk_weights;      // out as topk_weights, optional
     tsr_tensor dw_gate; // out as w_gate, optional; in and out under accumulate, as the next two

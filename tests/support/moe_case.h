@@ -25,7 +25,7 @@ struct layer_options {
 // The numbers of a layer, or their gradients. The first three say where tokens go, one of them in each layer.
 struct layer {
     double router[EXPERTS][HIDDEN], logits[TOKENS][EXPERTS], weights[TOKENS][TOP_K];
-    double router_bias[EXPERTS];
+    double logits_bias[EXPERTS];
     double x[TOKENS][HIDDEN];
     double w_gate[EXPERTS][INNER][HIDDEN], w_up[EXPERTS][INNER][HIDDEN];
     double w_down[EXPERTS][HIDDEN][INNER];
@@ -138,7 +138,7 @@ static inline double layer_define(const struct layer_options *o, const struct la
         for (int e = 0; e < EXPERTS; e++) {
             logits[e] = o->source == FROM_LOGITS ? m->logits[t][e]
                                                  : layer_dot(m->router[e], m->x[t], HIDDEN) +
-                                                       (o->has_biases ? m->router_bias[e] : 0);
+                                                       (o->has_biases ? m->logits_bias[e] : 0);
             sum += exp(logits[e]);
         }
         if (o->source == FROM_IDS) {

@@ -22,7 +22,7 @@ struct between {
 static const tsr_tensor none;
 
 static bool has_router_gradient(const struct moe_problem *p) {
-    return tsri_is_present(&p->drouter) || tsri_is_present(&p->drouter_bias) ||
+    return tsri_is_present(&p->drouter) || tsri_is_present(&p->dlogits_bias) ||
            tsri_is_present(&p->dlogits) || tsri_is_present(&p->dtopk_weights) ||
            (p->source == MOE_ROUTER && tsri_is_present(&p->dx));
 }
@@ -209,9 +209,9 @@ static void route_backward(struct moe_pass *pass, const struct between *b) {
     if (tsri_is_present(&p->drouter))
         MOE_CALL(pass, matmul_forward, .a = b->dlogits_x, .b = b->router_x, .c = p->drouter,
                  .transpose_a = 1);
-    if (tsri_is_present(&p->drouter_bias))
+    if (tsri_is_present(&p->dlogits_bias))
         MOE_CALL(pass, matmul_backward, .a = b->router_x, .b = p->router, .dc = b->dlogits_x,
-                 .dbias = p->drouter_bias, .transpose_b = 1);
+                 .dbias = p->dlogits_bias, .transpose_b = 1);
     if (tsri_is_present(&p->dx))
         MOE_CALL(pass, matmul_forward, .a = b->dlogits_x, .b = p->router, .c = b->dx_router);
 }

@@ -199,7 +199,7 @@ static int list_fields(struct moe_problem *p, struct field *fields) {
     const struct field all[] = {
         {OF(x), TSRI_IN, need, AS_X, TOKENS, 0, {h}},
         {OF(router), TSRI_IN, may, AS_X_OR_F32, ROWS, 2, {e, h}},
-        {OF(router_bias), TSRI_IN, with_router, AS_X_OR_F32, VECTOR, 1, {e}},
+        {OF(logits_bias), TSRI_IN, with_router, AS_X_OR_F32, VECTOR, 1, {e}},
         {OF(logits), TSRI_IN, may, REAL, TOKENS, 0, {e}},
         {OF(correction_bias), TSRI_IN, routed, REAL, VECTOR, 1, {e}},
         {OF(w_gate), TSRI_IN, may, AS_X, WEIGHTS, 3, {e, i, h}},
@@ -239,7 +239,7 @@ static int list_fields(struct moe_problem *p, struct field *fields) {
         {OF(num_dropped), TSRI_OUT, may, INT32, VECTOR, 1, {1}},
         {OF(dx), TSRI_OUT, may, AS_X, TOKENS, 0, {h}},
         {OF(drouter), TSRI_OUT, with_router, AS_ROUTER, ROWS, 2, {e, h}},
-        {OF(drouter_bias), TSRI_OUT, with_router, AS_X_OR_F32, VECTOR, 1, {e}},
+        {OF(dlogits_bias), TSRI_OUT, with_router, AS_X_OR_F32, VECTOR, 1, {e}},
         {OF(dlogits), TSRI_OUT, p->source == MOE_LOGITS ? may : no, REAL, TOKENS, 0, {e}},
         {OF(dtopk_weights), TSRI_OUT, p->source == MOE_IDS ? may : no, REAL, TOKENS, 0, {k}},
         {OF(dw_gate), TSRI_OUT, with_gate, AS_X_OR_F32, ROWS, 3, {e, i, h}},

@@ -10,7 +10,7 @@
 void moe_make_logits(struct moe_pass *pass, const tsr_tensor *x, const tsr_tensor *logits) {
     const struct moe_problem *p = pass->p;
     if (x->data != p->x.data) MOE_CALL(pass, cast, .x = p->x, .y = *x);
-    MOE_CALL(pass, matmul_forward, .a = *x, .b = p->router, .bias = p->router_bias, .c = *logits,
+    MOE_CALL(pass, matmul_forward, .a = *x, .b = p->router, .bias = p->logits_bias, .c = *logits,
              .transpose_b = 1);
 }
 

@@ -23,7 +23,7 @@ struct moe_problem {
     enum moe_source source;
     int64_t num_tokens, hidden, num_experts, intermediate, top_k, num_rows, shared_intermediate;
     tsr_dtype real; // of logits and weights of experts: f32, or f64
-    tsr_tensor x, router, router_bias, logits, correction_bias;
+    tsr_tensor x, router, logits_bias, logits, correction_bias;
     tsr_tensor w_gate, w_up, w_down, b_gate, b_up, b_down;
     tsr_tensor shared_w_gate, shared_w_up, shared_w_down, shared_gate;
     tsr_tensor preact, shared_preact, topk_ids,
@@ -32,7 +32,7 @@ struct moe_problem {
     tsr_tensor tokens_per_expert, mean_probs, load_balance_loss, z_loss, usage_variance,
         num_nan_rows;
     tsr_tensor dy, dload_balance_loss, dz_loss;
-    tsr_tensor dx, drouter, drouter_bias, dlogits, dtopk_weights;
+    tsr_tensor dx, drouter, dlogits_bias, dlogits, dtopk_weights;
     tsr_tensor dw_gate, dw_up, dw_down, db_gate, db_up, db_down;
     tsr_tensor dshared_w_gate, dshared_w_up, dshared_w_down, dshared_gate;
     struct moe_options options;
@@ -106,7 +106,7 @@ tsr_activation moe_activation(const struct moe_problem *p);
 // moe_forward.c, moe_backward.c, moe_shared.c
 void moe_forward_pass(struct moe_pass *pass);
 void moe_backward_pass(struct moe_pass *pass);
-// logits = x router^T + router_bias, from x in the router's dtype.
+// logits = x router^T + logits_bias, from x in the router's dtype.
 void moe_make_logits(struct moe_pass *pass, const tsr_tensor *x, const tsr_tensor *logits);
 
 // The shared expert. Its tensors in workspace, placed by the pass before its calls.

@@ -59,8 +59,8 @@ static void draw_layer(struct layer *m, struct layer_inputs *in, int32_t (*ids)[
 #define LAYER_TENSORS(o, m)                                                                        \
     .x = OF((m)->x, TOKENS, HIDDEN),                                                               \
     .router = IF((o)->source == FROM_ROUTER, OF((m)->router, EXPERTS, HIDDEN)),                    \
-    .router_bias =                                                                                 \
-        IF((o)->source == FROM_ROUTER && (o)->has_biases, OF((m)->router_bias, EXPERTS)),          \
+    .logits_bias =                                                                                 \
+        IF((o)->source == FROM_ROUTER && (o)->has_biases, OF((m)->logits_bias, EXPERTS)),          \
     .logits = IF((o)->source == FROM_LOGITS, OF((m)->logits, TOKENS, EXPERTS)),                    \
     .w_gate = IF((o)->is_gated, OF((m)->w_gate, EXPERTS, INNER, HIDDEN)),                          \
     .w_up = OF((m)->w_up, EXPERTS, INNER, HIDDEN),                                                 \
@@ -121,7 +121,7 @@ static tsr_moe_backward_args backward_args(const struct layer_options *o, struct
             .dz_loss = IF(is_routed && o->dz != 0, OF(dlosses + 1, 1)),
             .dx = OF(d->x, TOKENS, HIDDEN),
             .drouter = IF(has_router, OF(d->router, EXPERTS, HIDDEN)),
-            .drouter_bias = IF(has_router && o->has_biases, OF(d->router_bias, EXPERTS)),
+            .dlogits_bias = IF(has_router && o->has_biases, OF(d->logits_bias, EXPERTS)),
             .dlogits = IF(o->source == FROM_LOGITS, OF(d->logits, TOKENS, EXPERTS)),
             .dtopk_weights = IF(!is_routed, OF(d->weights, TOKENS, TOP_K)),
             .dw_gate = IF(o->is_gated, OF(d->w_gate, EXPERTS, INNER, HIDDEN)),
@@ -187,7 +187,7 @@ static void check_gradients(const struct layer_options *o, struct layer *m, stru
         PART(router, has_router),
         PART(logits, o->source == FROM_LOGITS),
         PART(weights, o->source == FROM_IDS),
-        PART(router_bias, has_router && biased),
+        PART(logits_bias, has_router && biased),
         PART(x, true),
         PART(w_gate, gated),
         PART(w_up, true),
