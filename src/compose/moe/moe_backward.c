@@ -11,12 +11,11 @@
 struct between {
     tsr_tensor router_x, logits, dlogits, dlogits_x, dweights; // (T, ...)
     tsr_tensor offsets, counts, row_tokens, token_rows, row_weights, drow_weights;
-    tsr_tensor x;          // with weights_on_input: tokens times weights
-    tsr_tensor dout;       // with db_down: dy times weights
-    tsr_tensor da, dh, dx; // da: then a times weights
-    tsr_tensor dx_sum;     // in fp32, if two products make dx
-    tsr_tensor dx_router;  // (T, hidden): the router's part of dx
-    tsr_tensor b_down;     // in x's dtype
+    tsr_tensor hidden;    // (rows, hidden): in turn x, dy times weights, dx
+    tsr_tensor da, dh;    // da: then a times weights
+    tsr_tensor dx_sum;    // in fp32, if two products make dx
+    tsr_tensor dx_router; // (T, hidden): the router's part of dx
+    tsr_tensor b_down;    // in x's dtype
 };
 
 static const tsr_tensor none;
@@ -69,18 +68,15 @@ static void place(struct moe_pass *pass, struct between *b) {
     if (!p->options.weights_on_input) {
         b->row_weights = moe_place(pass, p->real, rows, 0);
         b->drow_weights = moe_place(pass, p->real, rows, 0);
-    } else {
-        b->x = moe_place(pass, dtype, rows, p->hidden);
     }
-    if (tsri_is_present(&p->db_down)) b->dout = moe_place(pass, dtype, rows, p->hidden);
     if (has_bias_of_out(p) && p->b_down.dtype != dtype)
         b->b_down = moe_place(pass, dtype, p->num_experts, p->hidden);
     b->da = moe_place(pass, dtype, rows, p->intermediate);
     b->dh = moe_place(pass, dtype, rows, moe_preact_cols(p, p->intermediate));
-    if (!has_dx_rows(p)) return;
-    b->dx = b->dx_sum = moe_place(pass, dtype, rows, p->hidden);
+    b->hidden = b->dx_sum = moe_place(pass, dtype, rows, p->hidden);
     tsr_tensor both;
-    if (dtype != p->real && moe_is_gated(p) && !moe_join(&p->w_gate, &p->w_up, &both))
+    if (has_dx_rows(p) && dtype != p->real && moe_is_gated(p) &&
+        !moe_join(&p->w_gate, &p->w_up, &both))
         b->dx_sum = moe_place(pass, p->real, rows, p->hidden);
 }
 
@@ -113,8 +109,8 @@ static void make_dweights(struct moe_pass *pass, const struct between *b) {
     const struct moe_problem *p = pass->p;
     if (!has_router_gradient(p)) return;
     if (p->options.weights_on_input) {
-        MOE_CALL(pass, moe_combine_backward, .dy = p->x, .rows = b->dx, .token_rows = b->token_rows,
-                 .dweights = b->dweights);
+        MOE_CALL(pass, moe_combine_backward, .dy = p->x, .rows = b->hidden,
+                 .token_rows = b->token_rows, .dweights = b->dweights);
         return;
     }
     const tsr_tensor column = as_column(&b->drow_weights);
@@ -146,17 +142,24 @@ static void bias_gradient(struct moe_pass *pass, const struct between *b, const 
         MOE_CALL(pass, matmul_grouped_backward, .dc = *dc, .offsets = b->offsets, .dbias = *dbias);
 }
 
+// What the experts got: rows of x by the list, or rows made before the product. On CUDA a copy costs less than what a
+// product of transposed rows loses by gathering them (docs/kernels/moe.md).
+static bool copies_x(const struct moe_problem *p) {
+    return p->options.weights_on_input || p->x.device.type == TSR_CUDA;
+}
+
 static void make_gradients(struct moe_pass *pass, const struct between *b) {
     const struct moe_problem *p = pass->p;
-    const bool is_on_input = p->options.weights_on_input != 0;
-    const tsr_tensor *x = is_on_input ? &b->x : &p->x,
-                     *x_rows = is_on_input ? &none : &b->row_tokens;
+    const tsr_tensor on_input = p->options.weights_on_input ? p->topk_weights : none;
+    const tsr_tensor on_output = p->options.weights_on_input ? none : p->topk_weights;
+    const tsr_tensor *x = copies_x(p) ? &b->hidden : &p->x;
+    const tsr_tensor *x_rows = copies_x(p) ? &none : &b->row_tokens;
     tsr_tensor dgate, dup, both;
     moe_split(p, &b->dh, &dgate, &dup);
-    if (is_on_input && (tsri_is_present(&p->dw_gate) || tsri_is_present(&p->dw_up)))
-        MOE_CALL(pass, moe_combine_backward, .dy = p->x, .token_rows = b->token_rows,
-                 .weights = p->topk_weights, .drows = b->x);
     weights_gradient(pass, b, &b->da, &none, &p->dy, &b->row_tokens, &p->dw_down);
+    if (copies_x(p) && (tsri_is_present(&p->dw_gate) || tsri_is_present(&p->dw_up)))
+        MOE_CALL(pass, moe_combine_backward, .dy = p->x, .token_rows = b->token_rows,
+                 .weights = on_input, .drows = b->hidden);
     if (moe_is_gated(p) && moe_join(&p->dw_gate, &p->dw_up, &both)) {
         weights_gradient(pass, b, x, x_rows, &b->dh, &none, &both);
     } else {
@@ -167,8 +170,8 @@ static void make_gradients(struct moe_pass *pass, const struct between *b) {
     bias_gradient(pass, b, &dup, &p->db_up);
     if (!tsri_is_present(&p->db_down)) return;
     MOE_CALL(pass, moe_combine_backward, .dy = p->dy, .token_rows = b->token_rows,
-             .weights = is_on_input ? none : p->topk_weights, .drows = b->dout);
-    bias_gradient(pass, b, &b->dout, &p->db_down);
+             .weights = on_output, .drows = b->hidden);
+    bias_gradient(pass, b, &b->hidden, &p->db_down);
 }
 
 // The gradients of x in each row. Weights that are not halves of one tensor take two products, added in fp32.
@@ -179,16 +182,16 @@ static void make_dx_rows(struct moe_pass *pass, const struct between *b) {
     moe_split(p, &b->dh, &dgate, &dup);
     if (!moe_is_gated(p)) {
         MOE_CALL(pass, matmul_grouped_forward, .a = dup, .offsets = b->offsets, .b = p->w_up,
-                 .c = b->dx);
+                 .c = b->hidden);
     } else if (moe_join(&p->w_gate, &p->w_up, &both)) {
         MOE_CALL(pass, matmul_grouped_forward, .a = b->dh, .offsets = b->offsets, .b = both,
-                 .c = b->dx);
+                 .c = b->hidden);
     } else {
         MOE_CALL(pass, matmul_grouped_forward, .a = dgate, .offsets = b->offsets, .b = p->w_gate,
                  .c = b->dx_sum);
         MOE_CALL(pass, matmul_grouped_forward, .a = dup, .offsets = b->offsets, .b = p->w_up,
                  .c = b->dx_sum, .accumulate = 1);
-        if (b->dx_sum.data != b->dx.data) MOE_CALL(pass, cast, .x = b->dx_sum, .y = b->dx);
+        if (b->dx_sum.data != b->hidden.data) MOE_CALL(pass, cast, .x = b->dx_sum, .y = b->hidden);
     }
 }
 
@@ -235,7 +238,7 @@ void moe_backward_pass(struct moe_pass *pass) {
     route_backward(pass, &b);
     moe_shared_backward(pass, &shared);
     if (tsri_is_present(&p->dx))
-        MOE_CALL(pass, moe_combine_forward, .rows = b.dx, .token_rows = b.token_rows,
+        MOE_CALL(pass, moe_combine_forward, .rows = b.hidden, .token_rows = b.token_rows,
                  .weights = o->weights_on_input ? p->topk_weights : none, .shared = shared.out,
                  .residual = b.dx_router, .y = p->dx);
 }
