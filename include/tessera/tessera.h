@@ -38,6 +38,7 @@
 #include <tessera/kernels.h>
 #include <tessera/matmul.h>
 #include <tessera/matmul_grouped.h>
+#include <tessera/moe_permute.h>
 #include <tessera/moe_route.h>
 #include <tessera/norm.h>
 #include <tessera/probe.h>
