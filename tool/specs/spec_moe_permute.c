@@ -23,7 +23,7 @@ static const struct slot_spec slots[] = {
     {"topk_weights", SLOT_IN, SLOT_F32, true, NULL, false},
     {"offsets", SLOT_OUT, SLOT_I32, false, NULL, false},
     {"row_tokens", SLOT_OUT, SLOT_I32, true, NULL, false},
-    {"row_weights", SLOT_OUT, SLOT_F32, true, NULL, false, .with = "topk_weights"},
+    {"row_weights", SLOT_OUT, SLOT_F32, true, NULL, false, .comes_with = "topk_weights"},
     {"token_rows", SLOT_OUT, SLOT_I32, true, NULL, false},
     {"tokens_per_expert", SLOT_OUT, SLOT_I32, true, NULL, false},
     {"num_dropped", SLOT_OUT, SLOT_I32, true, NULL, false},
