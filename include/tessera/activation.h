@@ -59,13 +59,31 @@ TSR_API tsr_status tsr_activation_forward_prepare(tsr_context *ctx,
 
 // dx = dy act'(x), or dx = dy act'(x) up and dup = dy act(x) where up is given: both up and dup, or neither.
 //
-// Aliasing  dx and dup may each be any one of x, up, dy, but must not overlap each other.
+// For the experts of a mixture, whose rows have weights, with w the row's weight (1 if row_weights is absent) and up 1 if
+// absent, also
+//   dx = w dy act'(x) up, dup = w dy act(x)
+//   weighted_y = w act(x) up           what the next matrix was multiplied by, for its gradient
+//   drow_weights = sum over the row's columns of dy act(x) up
+//
+// Shapes    row_weights, drow_weights: as x without its last dimension, of one stride; f32, f64 with f64.
+// Optional  up with dup, row_weights, weighted_y, drow_weights: each of the last three alone or together.
+// Aliasing  dx, dup and weighted_y may each be any one of x, up, dy, but must not overlap each other. drow_weights must
+//           not overlap any other tensor, and no output may overlap row_weights.
 // Numerics  The error of act' = F(x) + x F'(x) is at most
 //             u (4 (F(x) + |x F'(x)|) + (12 + k) (F(-|x|) + |x F'(x)|)),
 //           which is absolute near the zero of act'; bf16 and f16 add an eighth of what rounding may
 //           lose of F(-|x|) + |x F'(x)|. Subnormal numbers add 2^-140 |dy up| + 2^-147 |up| +
 //           2^-149, for bf16 and f16 2^-118 |dy up|. act' is 1 at +inf and 0 at -inf; RELU's is 0 at
 //           0. Otherwise as forward.
+//           With row_weights, w dy and act(x) up are rounded to fp32 first, and an overflow there stays infinite. The bounds of
+//           dx and dup then have |w dy| for |dy|, u more of the result, and 2^-149 more of |act' up| and of |act(x)|. With E
+//           the bound of forward's y, without the rounding to dtype, the errors are
+//             weighted_y    |w| E + u |w y| + 2^-149, plus rounding to dtype,
+//             drow_weights  sum |dy| E + (min(cols, 64) + 8 + cols / 128) u sum |dy y| + cols 2^-149.
+//           The sum is in fp32, in an order that depends on cols alone (and on dtype and instruction set): bitwise
+//           repeatable, batch-invariant.
+// NaN       A NaN in row_weights makes dx, dup and weighted_y of its row NaN. A NaN in a row of x, up or dy makes the row's
+//           drow_weights NaN. No row affects another.
 typedef struct tsr_activation_backward_args {
     TSR_CALL_FIELDS;
     tsr_tensor x;   // in  (..., cols)
@@ -74,6 +92,9 @@ typedef struct tsr_activation_backward_args {
     tsr_tensor dx;  // out (..., cols)
     tsr_tensor dup; // out (..., cols), with up
     tsr_activation kind;
+    tsr_tensor row_weights;  // in  (...), f32, optional: 1
+    tsr_tensor weighted_y;   // out (..., cols), optional
+    tsr_tensor drow_weights; // out (...), f32, optional
 } tsr_activation_backward_args;
 
 #define TSR_ACTIVATION_BACKWARD_ARGS(...)                                                          \

@@ -40,3 +40,15 @@ tsr_status tsri_check_index_values(const char *op, const char *field,
     }
     return TSR_OK;
 }
+
+tsr_status tsri_check_index_rows(const char *op, const char *field, const struct tsri_rows *rows,
+                                 int64_t limit, const int32_t *exempt) {
+    const bool is_one_run = rows->stride == rows->cols;
+    const int64_t num_runs = is_one_run ? tsri_min(rows->rows, 1) : rows->rows;
+    const int64_t length = is_one_run ? rows->rows * rows->cols : rows->cols;
+    for (int64_t r = 0; r < num_runs; r++) {
+        const struct tsri_indices run = {tsri_row(rows, r), length, 1};
+        TSRI_TRY(tsri_check_index_values(op, field, &run, limit, exempt, r * length));
+    }
+    return TSR_OK;
+}

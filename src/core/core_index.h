@@ -26,4 +26,8 @@ tsr_status tsri_check_index_values(const char *op, const char *field,
                                    const struct tsri_indices *indices, int64_t limit,
                                    const int32_t *exempt, int64_t first_index);
 
+// The same for int32 rows of one stride.
+tsr_status tsri_check_index_rows(const char *op, const char *field, const struct tsri_rows *rows,
+                                 int64_t limit, const int32_t *exempt);
+
 #endif

@@ -315,3 +315,22 @@ tsr_status tsri_check_disjoint(const char *op, const char *out_field, const tsr_
                      out_field, other_field,
                      may_be_same ? "the same view or none of its bytes" : "none of its bytes");
 }
+
+tsr_status tsri_check_all_disjoint(const char *op, const struct tsri_named_tensor *all, int num_in,
+                                   int num) {
+    for (int i = num_in; i < num; i++)
+        for (int j = 0; j < i; j++)
+            TSRI_TRY(tsri_check_disjoint(op, all[i].name, all[i].tensor, all[j].name, all[j].tensor,
+                                         false));
+    return TSR_OK;
+}
+
+tsr_status tsri_check_optional_vector(const char *op, const char *field, tsr_tensor *t,
+                                      enum tsri_role role, int64_t count, tsr_dtype dtype,
+                                      void **data) {
+    if (!tsri_is_present(t)) return TSR_OK;
+    TSRI_TRY(tsri_check_vector(op, field, t, role, count));
+    TSRI_TRY(tsri_check_dtype(op, field, t, dtype));
+    *data = t->data;
+    return TSR_OK;
+}

@@ -89,4 +89,17 @@ tsr_status tsri_check_disjoint(const char *op, const char *out_field, const tsr_
 // Writes "(2, 3, 4)" into the caller's buffer and returns it.
 const char *tsri_shape_text(const tsr_tensor *t, char *buffer, size_t bytes);
 
+// The tensors of a call, for one check of all pairs: the first num_in are inputs, the others outputs, which overlap nothing.
+struct tsri_named_tensor {
+    const char *name;
+    const tsr_tensor *tensor;
+};
+tsr_status tsri_check_all_disjoint(const char *op, const struct tsri_named_tensor *all, int num_in,
+                                   int num);
+
+// Checks an optional vector and its dtype; *data stays as it is if the tensor is absent.
+tsr_status tsri_check_optional_vector(const char *op, const char *field, tsr_tensor *t,
+                                      enum tsri_role role, int64_t count, tsr_dtype dtype,
+                                      void **data);
+
 #endif

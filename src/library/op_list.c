@@ -16,6 +16,8 @@ extern const struct tsri_op tsri_embedding_forward_op, tsri_embedding_backward_o
 extern const struct tsri_op tsri_cross_entropy_forward_op, tsri_cross_entropy_backward_op;
 extern const struct tsri_op tsri_moe_forward_op, tsri_moe_backward_op;
 extern const struct tsri_op tsri_moe_route_forward_op, tsri_moe_route_backward_op;
+extern const struct tsri_op tsri_moe_permute_op;
+extern const struct tsri_op tsri_moe_combine_forward_op, tsri_moe_combine_backward_op;
 extern const struct tsri_op tsri_layernorm_forward_op, tsri_layernorm_backward_op;
 extern const struct tsri_op tsri_rmsnorm_forward_op, tsri_rmsnorm_backward_op;
 
@@ -48,6 +50,9 @@ const struct tsri_op *const tsri_ops[] = {
     &tsri_moe_backward_op,
     &tsri_moe_route_forward_op,
     &tsri_moe_route_backward_op,
+    &tsri_moe_permute_op,
+    &tsri_moe_combine_forward_op,
+    &tsri_moe_combine_backward_op,
     &tsri_layernorm_forward_op,
     &tsri_layernorm_backward_op,
     &tsri_rmsnorm_forward_op,

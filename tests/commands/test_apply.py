@@ -286,6 +286,17 @@ def test_activation(apply, kind):
     np.testing.assert_allclose(out["dup"], act(kind, wide(x)) * dy, rtol=1e-5, atol=1e-6)
 
 
+def test_activation_of_weighted_rows(apply):
+    x, up, dy, weights = draw("x", (2, 3, 5)), draw("up", (2, 3, 5)), draw("dy", (2, 3, 5)), draw("w", (2, 3))
+    out = apply("activation", {"x": x, "up": up, "dy": dy, "row_weights": weights}, "--kind", "silu")
+    assert set(out) == {"y", "dx", "dup", "weighted_y", "drow_weights"}
+    w, y = wide(weights)[..., None], act("silu", wide(x)) * up
+    np.testing.assert_allclose(out["dx"], w * act_slope("silu", wide(x)) * up * dy, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(out["dup"], w * act("silu", wide(x)) * dy, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(out["weighted_y"], w * y, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(out["drow_weights"], (y * dy).sum(-1), rtol=1e-5, atol=1e-5)
+
+
 def test_cast(apply):
     x = draw("x", (3, 4, 5))
     for name in ("bf16", "f16", "e4m3", "e5m2"):

@@ -39,6 +39,12 @@ static const struct emulator_case cases[] = {
     {"rmsnorm_backward", "cuda-sweeps", TSR_BF16, "rows=5 cols=3000 +dweight"},
     {"activation_forward", NULL, TSR_BF16, "rows=7 cols=300 kind=gelu"},
     {"activation_backward", NULL, TSR_BF16, "rows=7 cols=300 kind=silu +up +dup"},
+    {"activation_backward", NULL, TSR_BF16, // a warp to two rows, to one, then a block to a row
+     "rows=17 cols=256 kind=silu +up +dup +row_weights +weighted_y +drow_weights"},
+    {"activation_backward", NULL, TSR_BF16,
+     "rows=9 cols=300 kind=silu +up +dup +row_weights +weighted_y +drow_weights"},
+    {"activation_backward", NULL, TSR_F32,
+     "rows=3 cols=2500 kind=gelu +row_weights +weighted_y +drow_weights"},
     {"adamw_step", NULL, TSR_BF16, "rows=7 cols=300 +master"},
     {"cast", NULL, TSR_BF16, "rows=7 cols=300 to=e4m3"},
     {"cast", NULL, TSR_BF16, "rows=7 cols=300 to=bf16"},

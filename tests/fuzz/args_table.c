@@ -18,6 +18,9 @@ static const struct args_field activation_backward_fields[] = {
     OUT(dx, "rsc", 'x'),
     OUT_OPTIONAL(dup, "rsc", 'x'),
     ENUM(kind),
+    IN_OPTIONAL(row_weights, "rs", 's'),
+    OUT_OPTIONAL(weighted_y, "rsc", 'x'),
+    OUT_OPTIONAL(drow_weights, "rs", 's'),
     {NULL},
 };
 #undef ARGS

@@ -207,6 +207,7 @@ static const struct invariant {
     {"rmsnorm_backward", "rows", 1, "rows=300 cols=3001 +weight +dweight"},
     {"activation_forward", "rows", 1, "rows=300 cols=3001"},
     {"activation_backward", "rows", 1, "rows=300 cols=3001"},
+    {"activation_backward", "rows", 1, "rows=300 cols=3001 +row_weights +weighted_y +drow_weights"},
     {"cast", "rows", 1, "rows=300 cols=3001"},
     {"rope_forward", "batch", 1, "batch=7 seqlen=99 num_heads=9 head_dim=96"},
     {"rope_backward", "batch", 1, "batch=7 seqlen=99 num_heads=9 head_dim=96"},

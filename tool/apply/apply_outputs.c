@@ -143,6 +143,7 @@ bool apply_is_wanted(struct apply *apply, const struct op_spec *spec, int slot) 
     bool has_model = output->model == NULL || apply_model(apply, output) != NULL;
     if (is_for_backward(apply, spec, output->name) && has_model) return true;
     if (apply->num_results > 0) return find_asked(apply, output->name) != NULL;
+    if (output->comes_with != NULL && apply_find(apply, output->comes_with) == NULL) return false;
     return has_model || apply_input_slot(apply, output->model) == NULL;
 }
 

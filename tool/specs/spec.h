@@ -55,6 +55,7 @@ struct slot_spec {
     // apply, outputs: the tensor whose gradient or successor this output is. The output has its shape and, if small, its
     // dtype. An optional output is left out if that tensor could be given but is absent.
     const char *model;
+    const char *comes_with; // apply: an optional output is left out without this input
 };
 
 struct op_traffic; // traffic.h

@@ -2,13 +2,11 @@
 // Activations, plain and gated, for verify, bench, apply and report.
 #include <math.h>
 
-#include "specs/spec.h"
-
-static const double u32 = 0x1p-24; // unit roundoff of fp32
+#include "specs/spec_activation.h"
 
 static const char *const kinds[] = {"none", "gelu", "gelu_tanh", "silu", "relu", NULL};
 
-static const struct param_spec params[] = {
+const struct param_spec activation_params[] = {
     {"rows", "rows", PARAM_SIZE, 4096, NULL},
     {"cols", "elements of a row", PARAM_SIZE, 4096, NULL},
     {"kind", "the function", PARAM_CHOICE, TSR_ACTIVATION_GELU, kinds},
@@ -22,16 +20,14 @@ static int shape(const struct op_case *c, int slot, int64_t *shape) {
     return 2;
 }
 
-static bool infer(struct op_case *c) {
+bool activation_infer(struct op_case *c) {
     if (c->tensor[0].ndim != 2) return false;
     c->param[0] = (double)c->tensor[0].shape[0];
     c->param[1] = (double)c->tensor[0].shape[1];
     return true;
 }
 
-static tsr_activation kind_of(const struct op_case *c) { return (tsr_activation)(int)c->param[2]; }
-
-static void draw_sizes(struct rng *rng, struct op_case *c) {
+void activation_draw_sizes(struct rng *rng, struct op_case *c) {
     int64_t cols = rng_dim(rng, rng_chance(rng, 0.05) ? 60000 : 3000);
     int64_t rows = rng_dim(rng, cols > 2000 ? 4 : 20);
     bool is_tall = rng_chance(rng, 0.1);
@@ -42,13 +38,7 @@ static void draw_sizes(struct rng *rng, struct op_case *c) {
 
 // ---- The functions as F(x): x F(x) ------------------------------------------------------------
 
-// The parts of the evaluation at x: the tail F(-|x|), the slope |x F'(x)|, and the number of u that
-// the tail loses to the rounding of its exponent.
-struct parts {
-    double tail, slope, loss;
-};
-
-static struct parts parts_of(tsr_activation kind, double x) {
+struct parts activation_parts(tsr_activation kind, double x) {
     double t = fabs(x), s = t, ds = 1;
     if (kind == TSR_ACTIVATION_NONE || kind == TSR_ACTIVATION_RELU || t > 150)
         return (struct parts){0, 0, 0};
@@ -64,13 +54,17 @@ static struct parts parts_of(tsr_activation kind, double x) {
                           kind == TSR_ACTIVATION_GELU_TANH ? 4 * s : 2 * s};
 }
 
-// act(x) factor = max(x, 0) factor - |x| tail factor. Subnormal products lose a part of the smallest
-// normal number, times the factor. 16-bit results also lose the share `eighth` of the tail.
-static double value_bound(const struct parts *at, double x, double value, double factor,
-                          double eighth) {
+double activation_value_bound(const struct parts *at, double x, double value, double factor,
+                              double eighth) {
     double tail = fmin(fabs(x), 150) * at->tail * fabs(factor);
     return u32 * (2 * fabs(value) + (8 + at->loss) * tail) + eighth * tail +
            (eighth > 0 ? 0x1p-118 : 0x1p-140) * fabs(factor) + 0x1p-149;
+}
+
+double activation_value(tsr_activation kind, double x) {
+    struct parts at = activation_parts(kind, x);
+    if (kind == TSR_ACTIVATION_NONE) return x;
+    return fmax(x, 0) - fmin(fabs(x), 150) * at.tail;
 }
 
 // ---- Forward: x, up -> y ----------------------------------------------------------------------
@@ -94,7 +88,7 @@ static tsr_status forward_call(tsr_context *ctx, const struct op_case *c, const 
 }
 
 // exp counts as 10, a division as 1; gelu also has a rational function.
-static double flops_per_element(const struct op_case *c) {
+double activation_flops(const struct op_case *c) {
     switch (kind_of(c)) {
     case TSR_ACTIVATION_GELU: return 36;
     case TSR_ACTIVATION_GELU_TANH: return 20;
@@ -104,11 +98,11 @@ static double flops_per_element(const struct op_case *c) {
 }
 
 static double forward_flops(const struct op_case *c) {
-    return (flops_per_element(c) + c->is_present[1]) * c->param[0] * c->param[1];
+    return (activation_flops(c) + c->is_present[1]) * c->param[0] * c->param[1];
 }
 
 static void forward_randomize(struct rng *rng, struct op_case *c) {
-    draw_sizes(rng, c);
+    activation_draw_sizes(rng, c);
     c->is_present[1] = rng_chance(rng, 0.5);
 }
 
@@ -117,8 +111,8 @@ static void forward_bound(const struct op_case *c, int slot, double *bound) {
     double eighth = eighth_of_rounding(c, slot);
     const double *x = c->tensor[0].data, *up = case_values(c, "up"), *y = c->tensor[2].data;
     for (int64_t i = 0; i < numel; i++) {
-        struct parts at = parts_of(kind_of(c), x[i]);
-        bound[i] = value_bound(&at, x[i], y[i], up != NULL ? up[i] : 1, eighth);
+        struct parts at = activation_parts(kind_of(c), x[i]);
+        bound[i] = activation_value_bound(&at, x[i], y[i], up != NULL ? up[i] : 1, eighth);
     }
 }
 
@@ -160,8 +154,8 @@ static const struct edge_case forward_edges[] = {
 
 // FILL_SPECIAL: x over the whole range where the tail is not 0, and somewhat beyond. FILL_HUGE with a gate: the same x,
 // with huge factors.
-static bool fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
-                 double *values) {
+bool activation_fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
+                     double *values) {
     bool is_gated = c->is_present[spec_slot(c->spec, "up")];
     if (slot != 0 || !(fill == FILL_SPECIAL || (fill == FILL_HUGE && is_gated))) return false;
     double limit = kind_of(c) == TSR_ACTIVATION_SILU ? 120 : 16;
@@ -178,124 +172,16 @@ const struct op_spec activation_forward_spec = {
     .op = "activation_forward",
     .command = "activation",
     .pass = "forward",
-    .params = params,
+    .params = activation_params,
     .slots = forward_slots,
     .shape = shape,
-    .infer = infer,
+    .infer = activation_infer,
     .call = forward_call,
     .flops = forward_flops,
     .randomize = forward_randomize,
-    .fill = fill,
+    .fill = activation_fill,
     .bound = forward_bound,
     .edges = forward_edges,
     .standard = standard,
-    .baseline = "unfused",
-};
-
-// ---- Backward: x, up, dy -> dx, dup -----------------------------------------------------------
-
-static const struct slot_spec backward_slots[] = {
-    {.name = "x", .role = SLOT_IN},
-    {.name = "dy", .role = SLOT_IN},
-    {.name = "up", .role = SLOT_IN, .is_optional = true},
-    {.name = "dx", .role = SLOT_OUT, .model = "x"},
-    {.name = "dup", .role = SLOT_OUT, .is_optional = true, .model = "up"},
-    {0},
-};
-
-static tsr_status backward_call(tsr_context *ctx, const struct op_case *c, const char *variant,
-                                void *workspace, size_t given_bytes, size_t *workspace_bytes) {
-    tsr_activation_backward_args args =
-        TSR_ACTIVATION_BACKWARD_ARGS(.flags = c->flags, .variant = variant, .workspace = workspace,
-                                     .workspace_bytes = given_bytes, .x = c->tensor[0],
-                                     .dy = c->tensor[1], .dx = c->tensor[3], .kind = kind_of(c));
-    if (c->is_present[2]) args.up = c->tensor[2];
-    if (c->is_present[4]) args.dup = c->tensor[4];
-    return workspace_bytes != NULL ? tsr_activation_backward_prepare(ctx, &args, workspace_bytes)
-                                   : tsr_activation_backward(ctx, &args);
-}
-
-static double backward_flops(const struct op_case *c) {
-    return (flops_per_element(c) + (c->is_present[2] ? 9 : 5)) * c->param[0] * c->param[1];
-}
-
-static void backward_randomize(struct rng *rng, struct op_case *c) {
-    draw_sizes(rng, c);
-    c->is_present[2] = c->is_present[4] = rng_chance(rng, 0.5);
-}
-
-// act' = F + x F', F = tail or 1 - tail.
-static void backward_bound(const struct op_case *c, int slot, double *bound) {
-    int64_t numel = (int64_t)c->param[0] * (int64_t)c->param[1];
-    const double *x = c->tensor[0].data, *dy = c->tensor[1].data, *up = case_values(c, "up");
-    const double *out = c->tensor[slot].data, eighth = eighth_of_rounding(c, slot);
-    for (int64_t i = 0; i < numel; i++) {
-        struct parts at = parts_of(kind_of(c), x[i]);
-        if (slot == 4) {
-            bound[i] = value_bound(&at, x[i], out[i], dy[i], eighth);
-            continue;
-        }
-        double factor = up != NULL ? up[i] : 1, whole = x[i] < 0 ? at.tail : 1 - at.tail;
-        bound[i] =
-            u32 * fabs(dy[i] * factor) *
-                (4 * (whole + at.slope) + (12 + at.loss + eighth / u32) * (at.tail + at.slope)) +
-            (eighth > 0 ? 0x1p-118 : 0x1p-140) * fabs(dy[i] * factor) + 0x1p-147 * fabs(factor) +
-            0x1p-149;
-    }
-}
-
-static const struct edge_case backward_edges[] = {
-    {"zero rows", "rows=0 cols=5", FILL_NORMAL, LAYOUT_RANDOM},
-    {"zero columns", "rows=5 cols=0 +up +dup", FILL_NORMAL, LAYOUT_RANDOM},
-    {"one column", "rows=3000 cols=1 kind=silu +up +dup", FILL_NORMAL, LAYOUT_CONTIGUOUS},
-    {"one long row", "rows=1 cols=300001", FILL_NORMAL, LAYOUT_RANDOM},
-    {"rows as one", "rows=301 cols=301 +up +dup", FILL_NORMAL, LAYOUT_CONTIGUOUS},
-    {"large, none", "rows=9 cols=301 kind=none +up +dup", FILL_LARGE, LAYOUT_RANDOM},
-    {"large, gelu", "rows=9 cols=301 kind=gelu +up +dup", FILL_LARGE, LAYOUT_RANDOM},
-    {"large, gelu_tanh", "rows=9 cols=301 kind=gelu_tanh +up +dup", FILL_LARGE, LAYOUT_RANDOM},
-    {"large, silu", "rows=9 cols=301 kind=silu +up +dup", FILL_LARGE, LAYOUT_RANDOM},
-    {"large, relu", "rows=9 cols=301 kind=relu +up +dup", FILL_LARGE, LAYOUT_RANDOM},
-    {"huge, silu", "rows=9 cols=301 kind=silu", FILL_HUGE, LAYOUT_RANDOM},
-    {"infinite, gelu", "rows=40 cols=301 kind=gelu", FILL_INFINITE, LAYOUT_RANDOM},
-    {"infinite, gelu_tanh", "rows=40 cols=301 kind=gelu_tanh", FILL_INFINITE, LAYOUT_RANDOM},
-    {"infinite, silu", "rows=40 cols=301 kind=silu +up +dup", FILL_INFINITE, LAYOUT_RANDOM},
-    {"infinite, relu", "rows=40 cols=301 kind=relu", FILL_INFINITE, LAYOUT_RANDOM},
-    {"NaN, gelu", "rows=40 cols=301 kind=gelu", FILL_NAN, LAYOUT_RANDOM},
-    {"NaN, gelu_tanh", "rows=40 cols=301 kind=gelu_tanh +up +dup", FILL_NAN, LAYOUT_RANDOM},
-    {"NaN, silu", "rows=40 cols=301 kind=silu", FILL_NAN, LAYOUT_RANDOM},
-    {"NaN, relu", "rows=40 cols=301 kind=relu", FILL_NAN, LAYOUT_RANDOM},
-    {"the whole tail, gelu", "rows=5 cols=4001 kind=gelu", FILL_SPECIAL, LAYOUT_RANDOM},
-    {"the whole tail, gelu_tanh", "rows=5 cols=4001 kind=gelu_tanh", FILL_SPECIAL, LAYOUT_RANDOM},
-    {"the whole tail, silu", "rows=5 cols=4001 kind=silu", FILL_SPECIAL, LAYOUT_RANDOM},
-    {"huge factors, gelu", "rows=9 cols=3001 kind=gelu +up +dup", FILL_HUGE, LAYOUT_RANDOM},
-    {"huge factors, gelu_tanh", "rows=9 cols=3001 kind=gelu_tanh +up +dup", FILL_HUGE,
-     LAYOUT_RANDOM},
-    {"huge factors, silu", "rows=9 cols=3001 kind=silu +up +dup", FILL_HUGE, LAYOUT_RANDOM},
-    {"huge factors, relu", "rows=9 cols=3001 kind=relu +up +dup", FILL_HUGE, LAYOUT_RANDOM},
-    {"zeros", "rows=3 cols=100 kind=relu", FILL_ZERO, LAYOUT_RANDOM},
-    {"beyond 2^31 elements", "rows=3 cols=33 +up +dup", FILL_NORMAL, LAYOUT_FAR},
-    {"beyond 2^31 elements, vectors", "rows=3 cols=256 +up +dup", FILL_NORMAL, LAYOUT_FAR},
-    {"one row for all", "rows=17 cols=65 +up +dup", FILL_NORMAL, LAYOUT_REPEATED},
-    {0},
-};
-
-static const char *const backward_standard[] = {"rows=4096 cols=11008 kind=gelu",
-                                                "rows=4096 cols=11008 kind=silu +up +dup", NULL};
-
-const struct op_spec activation_backward_spec = {
-    .op = "activation_backward",
-    .command = "activation",
-    .pass = "backward",
-    .params = params,
-    .slots = backward_slots,
-    .shape = shape,
-    .infer = infer,
-    .call = backward_call,
-    .flops = backward_flops,
-    .randomize = backward_randomize,
-    .fill = fill,
-    .bound = backward_bound,
-    .edges = backward_edges,
-    .standard = backward_standard,
     .baseline = "unfused",
 };

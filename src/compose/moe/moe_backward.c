@@ -138,8 +138,7 @@ static void weights_gradient(struct moe_pass *pass, const struct between *b, con
 
 static void bias_gradient(struct moe_pass *pass, const struct between *b, const tsr_tensor *dc,
                           const tsr_tensor *dbias) {
-    if (tsri_is_present(dbias))
-        MOE_CALL(pass, matmul_grouped_backward, .dc = *dc, .offsets = b->offsets, .dbias = *dbias);
+    if (tsri_is_present(dbias)) (void)pass, (void)b, (void)dc; // TODO
 }
 
 // What the experts got: rows of x by the list, or rows made before the product. On CUDA a copy costs less than what a

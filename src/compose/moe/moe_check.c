@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks of the layer's tensors and sizes. The parts check theirs again, options among them; the sentences here name the
 // layer's own fields.
+#include <assert.h>
 #include <string.h>
 
 #include "compose/moe/moe_problem.h"

@@ -38,7 +38,9 @@ void moe_forward_pass(struct moe_pass *pass) {
     const struct moe_options *o = &p->options;
     const int64_t tokens = p->num_tokens, rows = p->num_rows, k = p->top_k;
     const tsr_dtype dtype = p->x.dtype;
-    const bool is_saving = tsri_is_present(&p->preact);
+    // The gate's product cannot add a bias of its other factor.
+    const bool is_fused =
+        !tsri_is_present(&p->preact) && !(moe_is_gated(p) && tsri_is_present(&p->b_up));
     tsr_tensor router_x = p->x, logits = p->logits, h = p->preact, input = p->x, gate, up;
     struct moe_shared shared;
 
@@ -53,6 +55,7 @@ void moe_forward_pass(struct moe_pass *pass) {
     const tsr_tensor token_rows = moe_place(pass, TSR_I32, tokens, k);
     tsr_tensor row_tokens = moe_place(pass, TSR_I32, rows, 0);
     if (o->weights_on_input) input = moe_place(pass, dtype, rows, p->hidden);
+    if (!is_fused) h = moe_place_absent(pass, &h, dtype, rows, moe_preact_cols(p, p->intermediate));
     const tsr_tensor a = moe_place(pass, dtype, rows, p->intermediate);
     const tsr_tensor out = moe_place(pass, dtype, rows, p->hidden);
     moe_shared_place(pass, &shared);
@@ -76,15 +79,15 @@ void moe_forward_pass(struct moe_pass *pass) {
                  .weights = weights, .drows = input);
         row_tokens = (tsr_tensor){0};
     }
-    if (is_saving) {
+    if (!is_fused) {
         make_preact(pass, &input, &row_tokens, &offsets, &h);
         moe_split(p, &h, &gate, &up);
         MOE_CALL(pass, activation_forward, .x = moe_is_gated(p) ? gate : up,
                  .up = moe_is_gated(p) ? up : gate, .y = a, .kind = moe_activation(p));
     } else if (moe_is_gated(p)) {
         MOE_CALL(pass, matmul_grouped_forward, .a = input, .a_rows = row_tokens, .offsets = offsets,
-                 .b = p->w_gate, .bias = p->b_gate, .b_up = p->w_up, .bias_up = p->b_up, .c = a,
-                 .transpose_b = 1, .activation = moe_activation(p));
+                 .b = p->w_gate, .bias = p->b_gate, .b_up = p->w_up, .c = a, .transpose_b = 1,
+                 .activation = moe_activation(p));
     } else {
         MOE_CALL(pass, matmul_grouped_forward, .a = input, .a_rows = row_tokens, .offsets = offsets,
                  .b = p->w_up, .bias = p->b_up, .c = a, .transpose_b = 1,

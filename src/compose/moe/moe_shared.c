@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The shared expert: an MLP over all tokens. Its gate is a router with one expert, and the product with it the weight of
 // that expert.
+#include <tessera/cast.h>
 #include <tessera/matmul.h>
 
 #include "compose/moe/moe_problem.h"

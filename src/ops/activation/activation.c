@@ -13,17 +13,24 @@ const char *tsr_activation_name(tsr_activation kind) {
 
 TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct activation_problem, y.dtype)
 
+// The baseline has no passes over rows.
+static bool is_plain(const void *problem, const struct tsri_limits *limits) {
+    const struct activation_problem *p = problem;
+    return is_float32_or_less(problem, limits) && !p->is_weighted;
+}
+
 // An output that is also an input is in the cache already, so it does not bypass the cache.
 static void plan_fused(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
     const struct activation_problem *p = problem;
     int64_t bytes = (int64_t)tsr_dtype_bytes(p->y.dtype);
     bool is_backward = p->dy.dtype != TSR_DTYPE_NONE;
-    int64_t num_tensors = 2 + p->is_gated + is_backward * (1 + p->is_gated);
+    bool has_weighted_y = p->weighted_y.dtype != TSR_DTYPE_NONE;
+    int64_t num_tensors = 2 + p->is_gated + is_backward * (1 + p->is_gated) + has_weighted_y;
     // Non-temporal stores if all tensors together exceed the caches. Later for 16 bits on one thread, whose stores
     // alone do not saturate Intel's memory. On AMD, two alternating outputs gain nothing.
     int64_t tensor = p->y.rows * p->y.cols * bytes, total = num_tensors * tensor;
-    bool has_two_outputs = is_backward && p->is_gated;
+    bool has_two_outputs = (is_backward && p->is_gated) || has_weighted_y;
     if (has_two_outputs) total = tsri_bytes_better_cached(limits, total);
     if (p->y.dtype == TSR_F32)
         plan->is_streaming = tsri_should_stream(limits, 2 * total);
@@ -35,7 +42,10 @@ static void plan_fused(const void *problem, const struct tsri_limits *limits,
     else
         plan->is_streaming = tsri_should_stream_beside(limits, tensor, total);
     plan->is_streaming &= !p->is_in_place;
-    tsri_plan_elements(plan, limits, p->y.rows, p->y.cols, num_tensors * bytes);
+    if (p->is_weighted)
+        tsri_plan_rows(plan, limits, p->y.rows, p->y.cols * num_tensors * bytes);
+    else
+        tsri_plan_elements(plan, limits, p->y.rows, p->y.cols, num_tensors * bytes);
 }
 
 static void plan_unfused(const void *problem, const struct tsri_limits *limits,
@@ -63,7 +73,7 @@ static const struct tsri_variant backward_variants[] = {
     {"fused", "both gradients in one pass", TSR_VARIANT_ISA, is_float32_or_less, plan_fused,
      activation_backward_run},
     {"unfused", "one pass for each operator: derivatives into fp32 scratch, products, rounding",
-     TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, is_float32_or_less, plan_unfused,
+     TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, is_plain, plan_unfused,
      activation_unfused_backward_run},
     {"cuda", "both gradients in one pass, 16 bytes an access", TSR_VARIANT_CUDA, is_float32_or_less,
      tsri_plan_serial, activation_cuda_run, activation_cuda_prepare},
@@ -99,8 +109,9 @@ static void finish(struct activation_problem *p) {
     p->is_in_place = false;
     for (int i = 0; i < 3; i++)
         p->is_in_place |= views[i]->dtype != TSR_DTYPE_NONE &&
-                          (views[i]->data == p->y.data || views[i]->data == p->dup.data);
-    tsri_merge_rows(views, TSRI_COUNT(views));
+                          (views[i]->data == p->y.data || views[i]->data == p->dup.data ||
+                           views[i]->data == p->weighted_y.data);
+    if (!p->is_weighted) tsri_merge_rows(views, TSRI_COUNT(views));
 }
 
 // ---- Forward ----------------------------------------------------------------------------------
@@ -134,6 +145,35 @@ TSRI_ENTRY(tsr_activation_forward, enter_forward)
 
 // ---- Backward ---------------------------------------------------------------------------------
 
+// One number of each row of x: (...), of one stride.
+static tsr_status check_numbers(const char *op, const char *field, tsr_tensor *t,
+                                enum tsri_role role, const tsr_tensor *x, struct tsri_rows *view) {
+    if (!tsri_is_present(t)) return TSR_OK;
+    tsr_tensor like = *x;
+    like.ndim--;
+    TSRI_TRY(tsri_check_tensor(op, field, t, role));
+    TSRI_TRY(tsri_check_dtype(op, field, t, x->dtype == TSR_F64 ? TSR_F64 : TSR_F32));
+    TSRI_TRY(tsri_check_same_shape(op, field, t, "x without its last dimension", &like));
+    tsr_tensor column = *t; // (..., 1)
+    column.shape[t->ndim] = column.stride[t->ndim] = 1;
+    column.ndim++;
+    return tsri_check_rows(op, field, &column, role, view);
+}
+
+static tsr_status check_weights(const char *op, tsr_activation_backward_args *args,
+                                struct activation_problem *p) {
+    TSRI_TRY(
+        check_numbers(op, "row_weights", &args->row_weights, TSRI_IN, &args->x, &p->row_weights));
+    TSRI_TRY(check_numbers(op, "drow_weights", &args->drow_weights, TSRI_OUT, &args->x,
+                           &p->drow_weights));
+    if (tsri_is_present(&args->weighted_y))
+        TSRI_TRY(
+            check_like_x(op, "weighted_y", &args->weighted_y, TSRI_OUT, &args->x, &p->weighted_y));
+    p->is_weighted = tsri_is_present(&args->row_weights) || tsri_is_present(&args->weighted_y) ||
+                     tsri_is_present(&args->drow_weights);
+    return TSR_OK;
+}
+
 static tsr_status check_backward(const tsr_context *ctx, const tsr_activation_backward_args *given,
                                  tsr_activation_backward_args *args, struct activation_problem *p) {
     static const char op[] = "activation_backward";
@@ -153,12 +193,18 @@ static tsr_status check_backward(const tsr_context *ctx, const tsr_activation_ba
         TSRI_TRY(check_like_x(op, "up", &args->up, TSRI_IN, &args->x, &p->up));
         TSRI_TRY(check_like_x(op, "dup", &args->dup, TSRI_OUT, &args->x, &p->dup));
     }
-    const tsr_tensor *outs[] = {&args->dx, &args->dup}, *ins[] = {&args->x, &args->up, &args->dy};
-    static const char *const out_names[] = {"dx", "dup"}, *const in_names[] = {"x", "up", "dy"};
-    for (int o = 0; o < 2; o++)
-        for (int i = 0; i < 3; i++)
-            TSRI_TRY(tsri_check_disjoint(op, out_names[o], outs[o], in_names[i], ins[i], true));
-    TSRI_TRY(tsri_check_disjoint(op, "dup", &args->dup, "dx", &args->dx, false));
+    TSRI_TRY(check_weights(op, args, p));
+    const tsr_tensor *outs[] = {&args->dx, &args->dup, &args->weighted_y, &args->drow_weights},
+                     *ins[] = {&args->x, &args->up, &args->dy, &args->row_weights};
+    static const char *const out_names[] = {"dx", "dup", "weighted_y", "drow_weights"},
+                             *const in_names[] = {"x", "up", "dy", "row_weights"};
+    for (int o = 0; o < 4; o++) {
+        for (int i = 0; i < 4; i++)
+            TSRI_TRY(tsri_check_disjoint(op, out_names[o], outs[o], in_names[i], ins[i],
+                                         o < 3 && i < 3));
+        for (int i = 0; i < o; i++)
+            TSRI_TRY(tsri_check_disjoint(op, out_names[o], outs[o], out_names[i], outs[i], false));
+    }
     finish(p);
     return TSR_OK;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activation on CPU threads: a task is a piece of the element grid; a pass is a parallel loop.
+// Activation on CPU threads: a task is a piece of the element grid, or some rows that have weights; a pass is a parallel
+// loop.
 #include "ops/activation/activation_problem.h"
 
 struct pass {
@@ -13,7 +14,9 @@ static void run_task(void *arg, int64_t index, int thread) {
     (void)thread;
     const struct pass *pass = arg;
     const struct tsri_rows *y = &pass->problem->y;
-    struct tsri_piece piece = tsri_piece_of(pass->plan, y->rows, y->cols, index);
+    const int64_t first = index * pass->plan->grain;
+    struct tsri_piece piece = {first, tsri_min(first + pass->plan->grain, y->rows), 0, y->cols};
+    if (!pass->problem->is_weighted) piece = tsri_piece_of(pass->plan, y->rows, y->cols, index);
     pass->kernel(pass->problem, &piece, pass->scratch, pass->plan->is_streaming);
 }
 
@@ -31,7 +34,9 @@ tsr_status activation_forward_run(tsr_context *ctx, const void *problem,
 
 tsr_status activation_backward_run(tsr_context *ctx, const void *problem,
                                    const struct tsri_plan *plan, void *workspace) {
-    run_pass(ctx, problem, plan, activation_kernels(tsr_context_isa(ctx))->backward, workspace);
+    const struct activation_kernels *kernels = activation_kernels(tsr_context_isa(ctx));
+    const struct activation_problem *p = problem;
+    run_pass(ctx, problem, plan, p->is_weighted ? kernels->weighted : kernels->backward, workspace);
     return TSR_OK;
 }
 

@@ -14,4 +14,22 @@ struct activation_params {
     int kind; // tsr_activation
 };
 
+// Backward of rows that have weights. An absent tensor has no data.
+enum {
+    ACTIVATION_WEIGHTED_THREADS = 256,
+    ACTIVATION_WEIGHTED_AT_ONCE = 2,
+    ACTIVATION_WEIGHTED_SHORT =
+        32, // units of 16 bytes in the longest row of which a warp takes several
+    ACTIVATION_WEIGHTED_LONG = 8 * 32 // and in the longest row of a warp
+};
+
+struct activation_weighted_params {
+    struct elements_view x, up, dy, dx, dup, weighted_y;
+    struct elements_view row_weights, drow_weights; // floats
+    long long rows, cols;
+    int kind;
+    int is_aligned;    // every row of every tensor begins at a multiple of 16 bytes
+    int rows_of_block; // 1, one for each warp, or AT_ONCE for each warp
+};
+
 #endif

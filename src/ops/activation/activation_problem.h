@@ -9,11 +9,14 @@
 #include "cpu/cpu_isa.h"
 
 // Forward: y = act(x) (up). Backward: y is dx. All views are (rows, cols) and have one dtype; contiguous ones are one
-// row. up and dup have no dtype unless the call is gated, dy has none in forward.
+// row, unless the call is weighted. up and dup have no dtype unless the call is gated, dy has none in forward; an absent
+// tensor has none.
 struct activation_problem {
-    struct tsri_rows x, up, dy, y, dup;
+    struct tsri_rows x, up, dy, y, dup, weighted_y;
+    struct tsri_rows row_weights, drow_weights; // (rows, 1), f32 or f64
     tsr_activation kind;
     bool is_gated, is_in_place; // is_in_place: an output is an input
+    bool is_weighted;           // backward with row_weights, weighted_y or drow_weights
 };
 
 // One piece of one pass. scratch: (rows, cols) floats of the unfused passes; act(x) in forward, act'(x) and then act(x)
@@ -23,6 +26,7 @@ typedef void activation_kernel(const struct activation_problem *problem,
 
 struct activation_kernels {
     activation_kernel *forward, *backward;                               // fused
+    activation_kernel *weighted;                                         // of whole rows
     activation_kernel *act_pass, *multiply_pass, *round_pass;            // unfused forward
     activation_kernel *grad_pass, *chain_pass, *round_dx_pass;           // unfused backward: dx
     activation_kernel *act_second_pass, *chain_up_pass, *round_dup_pass; // and dup

@@ -7,8 +7,8 @@
 // Limit: memory; on one core, with 16-bit tensors, the arithmetic of GELU and SiLU.
 // Figures: docs/kernels/elementwise.md, on 16 threads docs/kernels/rows.md.
 #include "cpu/simd_elements.h"
-#include "ops/activation/activation_pairs.h"
 #include "ops/activation/activation_problem.h"
+#include "ops/activation/activation_weighted.h"
 
 // The address of element (row, col).
 SIMD_INLINE void *at(tsr_dtype dtype, const struct tsri_rows *t, int64_t row, int64_t col) {
@@ -85,6 +85,25 @@ SIMD_INLINE void backward_span(tsr_dtype dtype, tsr_activation kind, bool is_gat
     gated_span(dtype, kind, &g, length, is_streaming);
 }
 
+// A whole row: piece->first_col is 0.
+SIMD_INLINE void weighted_span(tsr_dtype dtype, tsr_activation kind,
+                               const struct activation_problem *p, int64_t row, bool is_streaming) {
+    struct weighted g = {at(dtype, &p->x, row, 0),
+                         NULL,
+                         at(dtype, &p->dy, row, 0),
+                         at(dtype, &p->y, row, 0),
+                         NULL,
+                         NULL,
+                         vf_set1(1.0f)};
+    if (p->is_gated) g.up = at(dtype, &p->up, row, 0), g.dup = at(dtype, &p->dup, row, 0);
+    if (p->weighted_y.dtype != TSR_DTYPE_NONE) g.y = at(dtype, &p->weighted_y, row, 0);
+    if (p->row_weights.dtype != TSR_DTYPE_NONE)
+        g.weight = vf_one_nan(vf_set1(*(const float *)at(TSR_F32, &p->row_weights, row, 0)));
+    const float sum = weighted_row(dtype, kind, &g, p->y.cols, is_streaming);
+    if (p->drow_weights.dtype != TSR_DTYPE_NONE)
+        *(float *)at(TSR_F32, &p->drow_weights, row, 0) = sum;
+}
+
 // ---- Unfused passes ---------------------------------------------------------------------------
 // first and second: scratch with act(x) or act'(x), and in backward act(x).
 
@@ -134,6 +153,9 @@ BY_KIND(forward_gated, FORWARD_GATED);
 BY_KIND(backward_plain, BACKWARD);
 BY_KIND(backward_gated, BACKWARD_GATED);
 
+#define WEIGHTED(kind) ((void)col, (void)length, weighted_span(dtype, kind, p, row, is_streaming))
+BY_KIND(weighted, WEIGHTED);
+
 #define ACT_SPAN(kind, is_grad, copy)                                                              \
     act_span(dtype, kind, is_grad, at(dtype, &p->x, row, col),                                     \
              scratch_at(p, scratch, copy, row, col), length)
@@ -151,6 +173,9 @@ static void forward(KERNEL_ARGUMENTS) {
 static void backward(KERNEL_ARGUMENTS) {
     (p->is_gated ? backward_gated_by_kind : backward_plain_by_kind)[p->kind](p, piece, scratch,
                                                                              is_streaming);
+}
+static void weighted(KERNEL_ARGUMENTS) {
+    weighted_by_kind[p->kind](p, piece, scratch, is_streaming);
 }
 static void act_pass(KERNEL_ARGUMENTS) { act_by_kind[p->kind](p, piece, scratch, is_streaming); }
 static void act_second_pass(KERNEL_ARGUMENTS) {
@@ -174,6 +199,7 @@ BY_DTYPE(round_dup_pass, PRODUCT(1, NULL, NULL, dtype, AT(dup), is_streaming))
 const struct activation_kernels TSRI_KERNEL_TABLE(activation) = {
     .forward = forward,
     .backward = backward,
+    .weighted = weighted,
     .act_pass = act_pass,
     .multiply_pass = multiply_pass,
     .round_pass = round_pass,

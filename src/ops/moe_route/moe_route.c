@@ -39,16 +39,6 @@ static tsr_dtype real_dtype(const struct moe_route_problem *p) {
     return p->logits.dtype == TSR_F64 ? TSR_F64 : TSR_F32;
 }
 
-// An optional vector; *data stays NULL without it.
-static tsr_status check_vector(const char *op, const char *field, tsr_tensor *t,
-                               enum tsri_role role, int64_t count, tsr_dtype dtype, void **data) {
-    if (!tsri_is_present(t)) return TSR_OK;
-    TSRI_TRY(tsri_check_vector(op, field, t, role, count));
-    TSRI_TRY(tsri_check_dtype(op, field, t, dtype));
-    *data = t->data;
-    return TSR_OK;
-}
-
 // topk_ids and the like, (..., top_k).
 static tsr_status check_chosen(const char *op, const char *field, tsr_tensor *t,
                                enum tsri_role role, const tsr_tensor *logits, tsr_dtype dtype,
@@ -84,20 +74,6 @@ static tsr_status check_common(const char *op, tsr_tensor *logits, tsr_moe_scori
     p->scoring = scoring;
     p->is_renormalised = no_renormalize == 0;
     p->scaling = has_routed_scaling ? routed_scaling : 1;
-    return TSR_OK;
-}
-
-struct named {
-    const char *name;
-    const tsr_tensor *tensor;
-};
-
-// The first num_in tensors are inputs, the others outputs.
-static tsr_status check_disjoint(const char *op, const struct named *all, int num_in, int num) {
-    for (int i = num_in; i < num; i++)
-        for (int j = 0; j < i; j++)
-            TSRI_TRY(tsri_check_disjoint(op, all[i].name, all[i].tensor, all[j].name, all[j].tensor,
-                                         false));
     return TSR_OK;
 }
 
@@ -146,31 +122,32 @@ static tsr_status check_forward(const tsr_context *ctx, const tsr_moe_route_forw
                           args->routed_scaling, args->has_routed_scaling, p));
     const int64_t num_experts = p->logits.cols;
     const tsr_dtype real = real_dtype(p);
-    TSRI_TRY(check_vector(op, "correction_bias", &args->correction_bias, TSRI_IN, num_experts, real,
-                          &bias));
+    TSRI_TRY(tsri_check_optional_vector(op, "correction_bias", &args->correction_bias, TSRI_IN,
+                                        num_experts, real, &bias));
     TSRI_TRY(
         check_chosen(op, "topk_ids", &args->topk_ids, TSRI_OUT, &args->logits, TSR_I32, &p->ids));
     TSRI_TRY(check_chosen(op, "topk_weights", &args->topk_weights, TSRI_OUT, &args->logits, real,
                           &p->weights));
     TSRI_TRY(tsri_check_same_shape(op, "topk_weights", &args->topk_weights, "topk_ids",
                                    &args->topk_ids));
-    TSRI_TRY(check_vector(op, "tokens_per_expert", &args->tokens_per_expert, TSRI_OUT, num_experts,
-                          TSR_I32, &counts));
-    TSRI_TRY(check_vector(op, "mean_probs", &args->mean_probs, TSRI_OUT, num_experts, real,
-                          &p->mean_probs));
-    TSRI_TRY(check_vector(op, "load_balance_loss", &args->load_balance_loss, TSRI_OUT, 1, real,
-                          &p->balance_loss));
-    TSRI_TRY(check_vector(op, "z_loss", &args->z_loss, TSRI_OUT, 1, real, &p->z_loss));
-    TSRI_TRY(check_vector(op, "usage_variance", &args->usage_variance, TSRI_OUT, 1, real,
-                          &p->usage_variance));
+    TSRI_TRY(tsri_check_optional_vector(op, "tokens_per_expert", &args->tokens_per_expert, TSRI_OUT,
+                                        num_experts, TSR_I32, &counts));
+    TSRI_TRY(tsri_check_optional_vector(op, "mean_probs", &args->mean_probs, TSRI_OUT, num_experts,
+                                        real, &p->mean_probs));
+    TSRI_TRY(tsri_check_optional_vector(op, "load_balance_loss", &args->load_balance_loss, TSRI_OUT,
+                                        1, real, &p->balance_loss));
     TSRI_TRY(
-        check_vector(op, "num_nan_rows", &args->num_nan_rows, TSRI_OUT, 1, TSR_I32, &nan_rows));
+        tsri_check_optional_vector(op, "z_loss", &args->z_loss, TSRI_OUT, 1, real, &p->z_loss));
+    TSRI_TRY(tsri_check_optional_vector(op, "usage_variance", &args->usage_variance, TSRI_OUT, 1,
+                                        real, &p->usage_variance));
+    TSRI_TRY(tsri_check_optional_vector(op, "num_nan_rows", &args->num_nan_rows, TSRI_OUT, 1,
+                                        TSR_I32, &nan_rows));
     if (tsri_is_present(&args->lse)) {
         TSRI_TRY(tsri_check_per_row(op, "lse", &args->lse, TSRI_OUT, "logits", &args->logits));
         p->lse = args->lse.data;
     }
     TSRI_TRY(check_groups(op, args, p));
-    const struct named all[] = {
+    const struct tsri_named_tensor all[] = {
         {"logits", &args->logits},
         {"correction_bias", &args->correction_bias},
         {"topk_ids", &args->topk_ids},
@@ -183,7 +160,7 @@ static tsr_status check_forward(const tsr_context *ctx, const tsr_moe_route_forw
         {"lse", &args->lse},
         {"num_nan_rows", &args->num_nan_rows},
     };
-    TSRI_TRY(check_disjoint(op, all, 2, TSRI_COUNT(all)));
+    TSRI_TRY(tsri_check_all_disjoint(op, all, 2, TSRI_COUNT(all)));
     p->bias = bias;
     p->tokens_per_expert = counts;
     p->num_nan_rows = nan_rows;
@@ -218,11 +195,12 @@ static tsr_status check_backward(const tsr_context *ctx, const tsr_moe_route_bac
                           &p->weights));
     TSRI_TRY(tsri_check_same_shape(op, "dtopk_weights", &args->dtopk_weights, "topk_ids",
                                    &args->topk_ids));
-    TSRI_TRY(check_vector(op, "tokens_per_expert", &args->tokens_per_expert, TSRI_IN,
-                          p->logits.cols, TSR_I32, &counts));
-    TSRI_TRY(check_vector(op, "dload_balance_loss", &args->dload_balance_loss, TSRI_IN, 1, real,
-                          &p->balance_loss));
-    TSRI_TRY(check_vector(op, "dz_loss", &args->dz_loss, TSRI_IN, 1, real, &p->z_loss));
+    TSRI_TRY(tsri_check_optional_vector(op, "tokens_per_expert", &args->tokens_per_expert, TSRI_IN,
+                                        p->logits.cols, TSR_I32, &counts));
+    TSRI_TRY(tsri_check_optional_vector(op, "dload_balance_loss", &args->dload_balance_loss,
+                                        TSRI_IN, 1, real, &p->balance_loss));
+    TSRI_TRY(
+        tsri_check_optional_vector(op, "dz_loss", &args->dz_loss, TSRI_IN, 1, real, &p->z_loss));
     if (p->balance_loss != NULL && counts == NULL)
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: tokens_per_expert is absent, expected it beside dload_balance_loss",
@@ -231,7 +209,7 @@ static tsr_status check_backward(const tsr_context *ctx, const tsr_moe_route_bac
     TSRI_TRY(tsri_check_same_dtype(op, "dlogits", &args->dlogits, "logits", &args->logits));
     TSRI_TRY(tsri_check_same_shape(op, "dlogits", &args->dlogits, "logits", &args->logits));
     TSRI_TRY(tsri_check_disjoint(op, "dlogits", &args->dlogits, "logits", &args->logits, true));
-    const struct named all[] = {
+    const struct tsri_named_tensor all[] = {
         {"topk_ids", &args->topk_ids},
         {"dtopk_weights", &args->dtopk_weights},
         {"tokens_per_expert", &args->tokens_per_expert},
@@ -239,7 +217,7 @@ static tsr_status check_backward(const tsr_context *ctx, const tsr_moe_route_bac
         {"dz_loss", &args->dz_loss},
         {"dlogits", &args->dlogits},
     };
-    TSRI_TRY(check_disjoint(op, all, 5, TSRI_COUNT(all)));
+    TSRI_TRY(tsri_check_all_disjoint(op, all, 5, TSRI_COUNT(all)));
     p->tokens_per_expert = counts;
     return TSR_OK;
 }
@@ -247,12 +225,7 @@ static tsr_status check_backward(const tsr_context *ctx, const tsr_moe_route_bac
 static tsr_status check_ids(const tsr_context *ctx, const struct moe_route_problem *p) {
     static const int32_t none = -1;
     if (!tsri_host_reads(ctx)) return TSR_OK;
-    for (int64_t t = 0; t < p->ids.rows; t++) {
-        const struct tsri_indices row = {tsri_row(&p->ids, t), p->ids.cols, 1};
-        TSRI_TRY(tsri_check_index_values(backward_name, "topk_ids", &row, p->logits.cols, &none,
-                                         t * p->ids.cols));
-    }
-    return TSR_OK;
+    return tsri_check_index_rows(backward_name, "topk_ids", &p->ids, p->logits.cols, &none);
 }
 
 static tsr_status enter_backward(tsr_context *ctx, const void *given, struct tsri_goal goal) {

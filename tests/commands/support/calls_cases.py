@@ -12,7 +12,7 @@ from calls_support import DTYPES
 # Always f32 (f64 in f64 calls). All other tensors have the main dtype.
 FIXED_F32 = {"mean", "rstd", "lse", "lses", "m", "v", "master", "loss", "dloss", "cos", "sin", "inv_freq", "a_scale",
              "b_scale", "b_up_scale", "correction_bias", "topk_weights", "dtopk_weights", "mean_probs", "load_balance_loss",
-             "z_loss", "usage_variance", "dload_balance_loss", "dz_loss"}
+             "z_loss", "usage_variance", "dload_balance_loss", "dz_loss", "row_weights", "drow_weights"}
 NOT_FIXED = {("attention_forward", "v"), ("attention_backward", "v")}  # values, not second moments
 INDICES = {"cu_seqlens_q", "cu_seqlens_k", "seqused_k", "cache_seqlens", "page_table", "positions", "ids", "targets",
            "offsets", "counts", "a_rows", "dc_rows", "topk_ids", "tokens_per_expert", "num_nan_rows"}
@@ -21,7 +21,7 @@ SMALL = {"bias", "alibi_slopes", "sinks", "b_qkv", "b_out", "grad"}
 SMALL_OF = {("layernorm", "weight"), ("rmsnorm", "weight"), ("matmul", "residual")}
 TOGETHER = [("k_new", "v_new"), ("cos", "sin"), ("cu_seqlens_q", "cu_seqlens_k"), ("tokens_per_expert", "dload_balance_loss")]
 # Optional outputs that are no gradient dX of an X, and the tensor that they come with.
-COMES_WITH = {"residual_out": "residual"}
+COMES_WITH = {"residual_out": "residual", "weighted_y": "row_weights"}
 # Transposed if the option is set.
 TRANSPOSED = {"transpose_a": ("a", "a_scale", "da"), "transpose_b": ("b", "b_up", "b_scale", "b_up_scale", "db")}
 TRANSPOSED_GROUPED = {"transpose_b": ("b", "b_up", "db")}

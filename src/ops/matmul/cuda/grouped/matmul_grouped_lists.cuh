@@ -32,7 +32,7 @@ DEVICE void load_rows(int rows[ROUNDS], const struct matmul_row_list *list, int 
 }
 
 // Starts this thread's copies of a unit: columns [col, col + 64) of its rows, zeros from column `width` on and where there
-// is no row. A whole piece takes a third of the instructions of one that may end early.
+// is no row.
 DEVICE void copy_rows(unsigned unit, const struct matmul_row_list *list, const int rows[ROUNDS],
                       int col, int width) {
     const int line = line_of_thread(), piece = piece_of_thread();
@@ -40,15 +40,6 @@ DEVICE void copy_rows(unsigned unit, const struct matmul_row_list *list, const i
     const unsigned to = unit + line * 128 + (piece ^ line % 8) * 16;
     const unsigned short *from =
         (const unsigned short *)list->data + (bytes > 0 ? col + piece * 8 : 0);
-    int least = rows[0];
-#pragma unroll
-    for (int i = 1; i < ROUNDS; i++) least = min(least, rows[i]);
-    if (bytes == 16 && least >= 0) {
-#pragma unroll
-        for (int i = 0; i < ROUNDS; i++)
-            copy_async_whole(to + i * (LINES_AT_ONCE * 128), from + rows[i] * list->line);
-        return;
-    }
 #pragma unroll
     for (int i = 0; i < ROUNDS; i++)
         copy_async(to + i * (LINES_AT_ONCE * 128), from + (rows[i] < 0 ? 0 : rows[i] * list->line),
