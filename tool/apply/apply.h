@@ -111,6 +111,8 @@ tsr_dtype apply_output_dtype(struct apply *apply, const struct op_case *c, int s
 
 // "(3, 4)"
 const char *apply_shape_text(int ndim, const int64_t *shape, char *text, size_t bytes);
+// Whether a tensor is matmul's pre-activation, which is only read with an activation, and which apply makes itself.
+bool apply_is_of_activation(const struct op_spec *spec, const char *name);
 // Whether a pass reads a slot. An output that may be added to (c of matmul) is read only under accumulate, one that is
 // updated (an optimiser's) always.
 bool apply_reads(const struct apply *apply, const struct op_spec *spec, int slot);

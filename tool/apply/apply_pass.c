@@ -132,7 +132,7 @@ static int core_shape(const struct pass *pass, int slot, int64_t *core, bool *ha
     int probe_ndim = probe.spec->shape(&probe, slot, first);
     probe.param[pass->lead] += 1;
     probe.spec->shape(&probe, slot, second);
-    *has_lead = probe_ndim > 0 && first[0] != second[0];
+    *has_lead = probe_ndim > 0 && first[0] != second[0] && !slot_of(pass, slot)->is_flat;
     if (!*has_lead) return ndim;
     memcpy(core, first + 1, (size_t)(probe_ndim - 1) * sizeof *core);
     return probe_ndim - 1;
@@ -293,7 +293,10 @@ static bool make_outputs(struct pass *pass, bool is_described) {
     for (int s = 0; spec->slots[s].name != NULL; s++) {
         if (spec->slots[s].role == SLOT_IN) continue;
         const char *name = spec->slots[s].name;
-        pass->c.is_present[s] = apply_is_wanted(pass->apply, spec, s);
+        const bool is_given = pass->bound[s] != NULL || spec->gives == NULL;
+        pass->c.is_present[s] =
+            apply_is_wanted(pass->apply, spec, s) &&
+            (is_given || !spec->slots[s].is_optional || spec->gives(&pass->c, s));
         if (!pass->c.is_present[s]) continue;
         const struct apply_value *before = pass->bound[s];
         tsr_dtype dtype =

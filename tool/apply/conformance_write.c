@@ -125,6 +125,8 @@ static bool write_inputs(struct trial *trial, const char *path) {
     for (int s = 0; spec->slots[s].name != NULL; s++) {
         tsr_tensor *given = &trial->given.c.tensor[s], initial = trial->oracle.c.tensor[s];
         if (!trial->c.is_present[s] || !apply_reads(&apply, spec, s)) continue;
+        if (spec->slots[s].role == SLOT_INOUT && spec->gives != NULL && spec->gives(&trial->c, s))
+            continue; // made, not read
         initial.data = trial->initial[s];
         if (initial.data != NULL) tensor_copy(&initial, given);
         entries[count++] = (tsr_safetensors_entry){spec->slots[s].name, *given};

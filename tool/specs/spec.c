@@ -146,7 +146,7 @@ static bool parse_value(const struct param_spec *param, const char *text, double
 }
 
 bool case_set(struct op_case *c, const char *params, char *error, size_t error_bytes) {
-    char copy[512];
+    char copy[1024];
     snprintf(copy, sizeof copy, "%s", params);
     char *rest = copy;
     for (char *word; (word = strtok_r(rest, " ", &rest)) != NULL;) {

@@ -71,9 +71,10 @@ static tsr_status ask_oracle(struct trial *trial) {
         trial->bound[s] = calloc((size_t)numel + 1, sizeof(double));
         if (trial->bound[s] == NULL) return refuse_bytes(trial);
         if (c->spec->slots[s].role != SLOT_INOUT) continue;
+        const tsr_tensor *t = &trial->oracle.c.tensor[s];
         trial->initial[s] = malloc((size_t)(numel + 1) * sizeof(double));
         if (trial->initial[s] == NULL) return refuse_bytes(trial);
-        memcpy(trial->initial[s], trial->oracle.c.tensor[s].data, (size_t)numel * sizeof(double));
+        memcpy(trial->initial[s], t->data, (size_t)numel * tsr_dtype_bytes(t->dtype));
     }
     if (status == TSR_OK)
         status = c->spec->call(oracle_context, &trial->oracle.c, "reference", NULL, 0, NULL);

@@ -12,7 +12,7 @@ struct trial {
     struct tensors oracle; // f64, contiguous: rounded inputs and the oracle's outputs
     struct tensors given;  // in the layout under test
     double *bound[SPEC_MAX_SLOTS];
-    double *initial[SPEC_MAX_SLOTS]; // SLOT_INOUT: its values before the oracle ran
+    void *initial[SPEC_MAX_SLOTS]; // SLOT_INOUT: its values before the oracle ran, f64 or i32
     uint64_t seed, inputs;           // inputs: a hash of their bytes
     enum edge_layout layout;
     const char *edge;  // its name, or NULL

@@ -11,8 +11,8 @@
 static const char *const scoring_names[] = {"softmax", "sigmoid", NULL};
 static const char *const group_score_names[] = {"top2", "max", NULL};
 static const char *const round_names[] = {"none", "f64", "f32", "bf16", "f16", NULL};
-static const char *const activation_names[] = {
-    "none", "gelu", "gelu_tanh", "silu", "relu", "relu2", "swiglu_clamped", NULL};
+static const char *const activation_names[] = {"none", "gelu",  "gelu_tanh",      "silu",
+                                               "relu", "relu2", "swiglu_clamped", NULL};
 static const char *const routing_names[] = {"random", "balanced", "skewed", NULL};
 
 // experts is the number of them, which tensors give; top_k follows from topk_ids if they are given.
@@ -26,10 +26,10 @@ static const char *const routing_names[] = {"random", "balanced", "skewed", NULL
         {"scoring", "score of an expert", PARAM_CHOICE, 0, scoring_names},                         \
         {"no_renormalize", "weights are not divided by their sum", PARAM_FLAG, 0, NULL},           \
         {"routed_scaling", "factor of the weights", PARAM_REAL, 1, NULL, PARAM_FLOAT},             \
-        {"num_groups", "groups of experts; 0: one", PARAM_INT, 0, NULL, .least = INT32_MIN,        \
-         .most = INT32_MAX},                                                                       \
-        {"topk_groups", "groups that remain; 0: all", PARAM_INT, 0, NULL, .least = INT32_MIN,      \
-         .most = INT32_MAX},                                                                       \
+        {"num_groups", "groups of experts; 0: one", PARAM_INT,        0,                           \
+         NULL,         .least = INT32_MIN,          .most = INT32_MAX},                            \
+        {"topk_groups", "groups that remain; 0: all", PARAM_INT,        0,                         \
+         NULL,          .least = INT32_MIN,           .most = INT32_MAX},                          \
         {"group_score", "score of a group", PARAM_CHOICE, 0, group_score_names},                   \
         {"round_weights", "dtype to which weights are rounded", PARAM_CHOICE, 0, round_names},     \
         {"activation", "of the experts; none: silu with w_gate, gelu without", PARAM_CHOICE, 0,    \
@@ -50,9 +50,12 @@ static const struct param_spec backward_params[] = {
     {0},
 };
 
-#define MAIN_IN(name, optional) {name, SLOT_IN, SLOT_MAIN, optional, NULL, false}
-#define SMALL_IN(name) {name, SLOT_IN, SLOT_SMALL, true, NULL, false}
-#define WEIGHT_IN(name, optional) {name, SLOT_IN, SLOT_MAIN, optional, NULL, true}
+#define MAIN_IN(name, optional)                                                                    \
+    { name, SLOT_IN, SLOT_MAIN, optional, NULL, false }
+#define SMALL_IN(name)                                                                             \
+    { name, SLOT_IN, SLOT_SMALL, true, NULL, false }
+#define WEIGHT_IN(name, optional)                                                                  \
+    { name, SLOT_IN, SLOT_MAIN, optional, NULL, true }
 #define SHARED_SLOTS(saved, is_optional, choice)                                                   \
     MAIN_IN("x", false), SMALL_IN("router"), SMALL_IN("logits_bias"),                              \
         {"logits", SLOT_IN, SLOT_F32, true, NULL, false}, WEIGHT_IN("w_gate", true),               \
@@ -65,7 +68,8 @@ static const struct param_spec backward_params[] = {
         "shared_preact", saved, SLOT_MAIN, true, NULL, false, NULL, .is_flat = true                \
     }
 
-#define OUT(name, kind) {name, SLOT_OUT, kind, true, NULL, false}
+#define OUT(name, kind)                                                                            \
+    { name, SLOT_OUT, kind, true, NULL, false }
 // Forward's ids and weights are outputs with router or logits, else inputs.
 static const struct slot_spec forward_slots[] = {
     SHARED_SLOTS(SLOT_OUT, true, SLOT_INOUT),
@@ -84,8 +88,10 @@ static const struct slot_spec forward_slots[] = {
     OUT("num_dropped", SLOT_I32),
     {0},
 };
-#define GRADIENT(name, kind, of) {name, SLOT_OUT, kind, true, NULL, false, of}
-#define ADDED_TO(name, of) {name, SLOT_INOUT, SLOT_SMALL, true, NULL, false, of}
+#define GRADIENT(name, kind, of)                                                                   \
+    { name, SLOT_OUT, kind, true, NULL, false, of }
+#define ADDED_TO(name, of)                                                                         \
+    { name, SLOT_INOUT, SLOT_SMALL, true, NULL, false, of }
 static const struct slot_spec backward_slots[] = {
     SHARED_SLOTS(SLOT_IN, false, SLOT_IN),
     MAIN_IN("dy", false),
@@ -173,8 +179,7 @@ static int backward_shape(const struct op_case *c, int slot, int64_t *shape) {
     };
     struct moe_sizes n = moe_sizes_of(c);
     if (slot == MIX_DBALANCE || slot == MIX_DZ) return shape_of(shape, 1, 1, 0, 0);
-    if (slot == MIX_DB_GATE || slot == MIX_DB_UP)
-        return shape_of(shape, 2, n.experts, n.inter, 0);
+    if (slot == MIX_DB_GATE || slot == MIX_DB_UP) return shape_of(shape, 2, n.experts, n.inter, 0);
     return shared_shape(&n, slot > MIX_SHARED_PREACT ? like[slot] : slot, shape);
 }
 
@@ -297,11 +302,11 @@ static void mlp_traffic(struct op_traffic *t, const struct op_case *c, double ro
         add_product(t, element, rows * inner, down, rows * hidden);
         return;
     }
-    add_product(t, element, rows * hidden, down, rows * inner);                // da
-    add_product(t, element, rows * (cols + inner), 0, rows * (cols + inner));  // dh, weighted a
-    add_product(t, element, rows * inner, rows * hidden, down);                // dw_down
-    add_product(t, element, rows * cols, rows * hidden, up);                   // dw_gate, dw_up
-    add_product(t, element, rows * cols, up, rows * hidden);                   // dx of rows
+    add_product(t, element, rows * hidden, down, rows * inner);               // da
+    add_product(t, element, rows * (cols + inner), 0, rows * (cols + inner)); // dh, weighted a
+    add_product(t, element, rows * inner, rows * hidden, down);               // dw_down
+    add_product(t, element, rows * cols, rows * hidden, up);                  // dw_gate, dw_up
+    add_product(t, element, rows * cols, up, rows * hidden);                  // dx of rows
 }
 
 // The sum over the parts: each moves its own tensors once.
@@ -372,8 +377,7 @@ static const char *const forward_standard[] = {
     "tokens=64 hidden=2048 intermediate=768 experts=128 top_k=8 +router +w_gate",
     "tokens=8 hidden=4096 intermediate=14336 experts=8 top_k=2 +router +w_gate", NULL};
 static const char *const backward_standard[] = {
-    STANDARD(" +w_gate +dx +drouter +dw_gate +dw_up +dw_down",
-             " +dx +drouter +dw_up +dw_down"),
+    STANDARD(" +w_gate +dx +drouter +dw_gate +dw_up +dw_down", " +dx +drouter +dw_up +dw_down"),
     NULL};
 
 const struct op_spec moe_forward_spec = {

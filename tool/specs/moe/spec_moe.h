@@ -105,7 +105,7 @@ tsr_status moe_call_backward(tsr_context *ctx, const struct op_case *c, const ch
 // Forward's choice and what it saves, f64 (ids int32) and contiguous; rows of preact that no assignment has are not
 // written.
 struct moe_saved {
-    int32_t *ids;                            // (tokens, top_k)
+    int32_t *ids;                             // (tokens, top_k)
     double *weights, *preact, *shared_preact; // shared_preact: without a shared expert not used
 };
 // Runs forward with the oracle. c has the inputs of either pass, f64.

@@ -52,11 +52,11 @@ static struct part sigmoid_part(double x, double steepness) {
 }
 
 static struct part part_of(tsr_activation kind, double x) {
-    const double root = sqrt(2 / M_PI);
+    const double root = 0.79788456080286536;
     switch (kind) {
     case TSR_ACTIVATION_GELU: {
-        const double phi = 0.5 * erfc(-x * M_SQRT1_2);
-        return (struct part){x * phi, phi + x * exp(-0.5 * x * x) / sqrt(2 * M_PI)};
+        const double phi = 0.5 * erfc(-x * 0.70710678118654752);
+        return (struct part){x * phi, phi + x * exp(-0.5 * x * x) / 2.5066282746310005};
     }
     case TSR_ACTIVATION_GELU_TANH: {
         const double t = tanh(root * (x + 0.044715 * x * x * x));
@@ -65,8 +65,8 @@ static struct part part_of(tsr_activation kind, double x) {
     }
     case TSR_ACTIVATION_SILU: return sigmoid_part(x, 1);
     case TSR_ACTIVATION_RELU: return (struct part){fmax(x, 0), x > 0};
-    case TSR_ACTIVATION_RELU2: return (struct part){x > 0 ? x * x : 0, 2 * fmax(x, 0)};
-    case TSR_ACTIVATION_SWIGLU_CLAMPED: {
+    case 5: return (struct part){x > 0 ? x * x : 0, 2 * fmax(x, 0)};
+    case 6: {
         struct part part = sigmoid_part(fmin(x, 7), 1.702);
         if (x > 7) part.slope = 0;
         return part;
@@ -79,13 +79,13 @@ struct mix_act mix_act_of(const struct op_case *c, double gate, double up) {
     const tsr_activation kind = moe_activation_of(c);
     const struct part part = part_of(kind, gate);
     const bool is_smooth = kind == TSR_ACTIVATION_GELU || kind == TSR_ACTIVATION_GELU_TANH ||
-                           kind == TSR_ACTIVATION_SILU || kind == TSR_ACTIVATION_SWIGLU_CLAMPED;
+                           kind == TSR_ACTIVATION_SILU || kind == 6;
     double factor = c->is_present[MIX_W_GATE] ? up : 1, of_up = 1;
-    if (kind == TSR_ACTIVATION_SWIGLU_CLAMPED) {
+    if (kind == 6) {
         factor = fmin(fmax(up, -7), 7) + 1;
         of_up = fabs(up) < 7;
     }
-    const double line = kind == TSR_ACTIVATION_SWIGLU_CLAMPED ? fmin(gate, 7) : gate;
+    const double line = kind == 6 ? fmin(gate, 7) : gate;
     return (struct mix_act){
         part.f * factor,
         part.slope * factor,
@@ -179,9 +179,9 @@ static void forward_create(struct forward *f, const struct op_case *c) {
     *f = (struct forward){.c = c, .n = moe_sizes_of(c)};
     const struct moe_sizes *n = &f->n;
     const int64_t choices = n->tokens * n->top_k;
-    f->saved = (struct moe_saved){heap_get((size_t)choices + 1, sizeof(int32_t)),
-                                  mix_doubles(choices), mix_doubles(n->rows * n->cols),
-                                  mix_doubles(n->tokens * n->shared_cols)};
+    f->saved =
+        (struct moe_saved){heap_get((size_t)choices + 1, sizeof(int32_t)), mix_doubles(choices),
+                           mix_doubles(n->rows * n->cols), mix_doubles(n->tokens * n->shared_cols)};
     f->e_weights = mix_doubles(choices);
     must(moe_oracle(c, &f->saved));
     f->rows = mix_rows_of(c, f->saved.ids);
@@ -343,7 +343,8 @@ static void bound_y(const struct forward *f, double *bound) {
             const double others = (has_shared ? fabs(shared[h]) : 0) +
                                   (residual != NULL ? fabs(residual[t * n->hidden + h]) : 0);
             bound[t * n->hidden + h] =
-                sum.errors + mix_u32 * (double)(n->top_k + 4) * (sum.magnitude + sum.errors + others) +
+                sum.errors +
+                mix_u32 * (double)(n->top_k + 4) * (sum.magnitude + sum.errors + others) +
                 8 * mix_u32 * (has_shared ? fabs(shared[h]) : 0) + 0x1p-120;
         }
     }

@@ -49,8 +49,8 @@ struct moe_sizes moe_sizes_of(const struct op_case *c) {
     .topk_groups = (int32_t)p[MIX_TOPK_GROUPS],                                                    \
     .group_score = (tsr_moe_group_score)p[MIX_GROUP_SCORE],                                        \
     .round_weights = (tsr_dtype)p[MIX_ROUND_WEIGHTS],                                              \
-    .activation = (tsr_activation)p[MIX_ACTIVATION],                                               \
-    .weights_on_input = (int32_t)p[MIX_ON_INPUT], .capacity = capacity_of(c),                      \
+    .activation = (tsr_activation)p[MIX_ACTIVATION], .weights_on_input = (int32_t)p[MIX_ON_INPUT], \
+    .capacity = capacity_of(c),                                                                    \
     .has_capacity = p[MIX_CAPACITY] != 0 || p[MIX_CAPACITY_FACTOR] != 0
 #define CALL                                                                                       \
     .flags = c->flags, .variant = variant, .workspace = workspace, .workspace_bytes = given_bytes
@@ -138,12 +138,12 @@ tsr_status moe_oracle(const struct op_case *c, const struct moe_saved *saved) {
 struct op_case moe_route_case(const struct op_case *c, bool is_backward) {
     struct op_case route =
         case_default(is_backward ? &moe_route_backward_spec : &moe_route_forward_spec);
-    static const char *const names[] = {
-        "num_experts", "top_k",       "scoring",     "no_renormalize", "routed_scaling",
-        "num_groups",  "topk_groups", "group_score", "round_weights"};
-    static const int params[] = {
-        MIX_EXPERTS,    MIX_TOP_K,       MIX_SCORING,     MIX_NO_RENORMALIZE, MIX_ROUTED_SCALING,
-        MIX_NUM_GROUPS, MIX_TOPK_GROUPS, MIX_GROUP_SCORE, MIX_ROUND_WEIGHTS};
+    static const char *const names[] = {"num_experts",    "top_k",          "scoring",
+                                        "no_renormalize", "routed_scaling", "num_groups",
+                                        "topk_groups",    "group_score",    "round_weights"};
+    static const int params[] = {MIX_EXPERTS,        MIX_TOP_K,          MIX_SCORING,
+                                 MIX_NO_RENORMALIZE, MIX_ROUTED_SCALING, MIX_NUM_GROUPS,
+                                 MIX_TOPK_GROUPS,    MIX_GROUP_SCORE,    MIX_ROUND_WEIGHTS};
     route.dtype = route.small_dtype = c->dtype == TSR_F64 ? TSR_F64 : TSR_F32;
     route.param[spec_param(route.spec, "tokens")] = c->param[MIX_TOKENS];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {

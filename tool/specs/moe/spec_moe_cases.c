@@ -7,10 +7,9 @@
 
 static double cost_of(const struct op_case *c) {
     const struct moe_sizes n = moe_sizes_of(c);
-    return (double)n.hidden * (3 * (double)n.rows * (double)n.inter +
-                               3 * (double)n.tokens * (double)n.shared +
-                               (double)n.tokens * (double)n.experts +
-                               (double)n.experts * (double)n.inter);
+    return (double)n.hidden *
+           (3 * (double)n.rows * (double)n.inter + 3 * (double)n.tokens * (double)n.shared +
+            (double)n.tokens * (double)n.experts + (double)n.experts * (double)n.inter);
 }
 
 static void draw_sizes(struct rng *rng, struct op_case *c) {
@@ -110,9 +109,10 @@ void moe_randomize(struct rng *rng, struct op_case *c) {
     while (cost_of(c) > most);
     draw_source(rng, c, most);
     draw_tensors(rng, c);
-    p[MIX_ACTIVATION] = rng_chance(rng, 0.3) ? 0 : (double)rng_int(rng, 1, TSR_ACTIVATION_COUNT - 1);
-    if (p[MIX_ACTIVATION] == TSR_ACTIVATION_SWIGLU_CLAMPED && !c->is_present[MIX_W_GATE])
-        p[MIX_ACTIVATION] = TSR_ACTIVATION_RELU2;
+    p[MIX_ACTIVATION] =
+        rng_chance(rng, 0.3) ? 0 : (double)rng_int(rng, 1, TSR_ACTIVATION_COUNT - 1);
+    if (p[MIX_ACTIVATION] == 6 && !c->is_present[MIX_W_GATE])
+        p[MIX_ACTIVATION] = 5;
     p[MIX_ON_INPUT] = rng_chance(rng, 0.25);
     if (rng_chance(rng, 0.15)) p[MIX_CAPACITY] = (double)rng_int(rng, 1, 20);
     if (p[MIX_CAPACITY] == 0 && rng_chance(rng, 0.15))
@@ -126,20 +126,23 @@ void moe_randomize(struct rng *rng, struct op_case *c) {
 #define ROUTED " +router +w_gate"
 #define SAVED " +preact +topk_ids +topk_weights"
 #define SHARED "shared_intermediate=17 +shared_w_gate +shared_w_up +shared_w_down "
-#define LOSSES " +tokens_per_expert +mean_probs +load_balance_loss +z_loss +usage_variance +num_nan_rows"
+#define LOSSES                                                                                     \
+    " +tokens_per_expert +mean_probs +load_balance_loss +z_loss +usage_variance +num_nan_rows"
 #define PLACES " +offsets +num_dropped"
 #define IDS " +topk_ids +topk_weights"
-#define EDGE(name, params) {name, params, FILL_NORMAL, LAYOUT_RANDOM}
+#define EDGE(name, params)                                                                         \
+    { name, params, FILL_NORMAL, LAYOUT_RANDOM }
 
 const struct edge_case moe_forward_edges[] = {
-    EDGE("no tokens", "tokens=0 hidden=24 intermediate=20 experts=6 top_k=2" ROUTED SAVED LOSSES
-                          PLACES),
+    EDGE("no tokens",
+         "tokens=0 hidden=24 intermediate=20 experts=6 top_k=2" ROUTED SAVED LOSSES PLACES),
     EDGE("no tokens, ids", "tokens=0 hidden=24 intermediate=20 experts=6 top_k=2" IDS PLACES),
     EDGE("one token", "tokens=1 hidden=24 intermediate=20 experts=6 top_k=2" ROUTED SAVED),
     EDGE("one of each", "tokens=1 hidden=1 intermediate=1 experts=1 top_k=1" ROUTED SAVED LOSSES),
     EDGE("no columns",
          "tokens=5 hidden=0 intermediate=7 experts=3 top_k=2 +router +b_up +b_down" SAVED),
-    EDGE("nothing inside", "tokens=5 hidden=9 intermediate=0 experts=3 top_k=2 +b_down" ROUTED SAVED),
+    EDGE("nothing inside",
+         "tokens=5 hidden=9 intermediate=0 experts=3 top_k=2 +b_down" ROUTED SAVED),
     EDGE("Mixtral", SMALL ROUTED SAVED LOSSES PLACES),
     EDGE("Mixtral, nothing saved", SMALL ROUTED),
     EDGE("without a gate", SMALL "+router +b_up +b_down" SAVED),
@@ -147,13 +150,16 @@ const struct edge_case moe_forward_edges[] = {
     EDGE("gpt-oss", SMALL "activation=swiglu_clamped +logits_bias +b_gate +b_up +b_down" ROUTED),
     EDGE("gpt-oss, saved",
          SMALL "activation=swiglu_clamped +logits_bias +b_gate +b_up +b_down" ROUTED SAVED),
-    EDGE("DeepSeek-V3",
-         "tokens=40 hidden=16 intermediate=12 experts=32 top_k=4 scoring=sigmoid routed_scaling=2.5 "
-         "num_groups=8 topk_groups=3 +correction_bias " SHARED ROUTED SAVED LOSSES),
-    EDGE("DeepSeek-V2",
-         "tokens=20 hidden=16 intermediate=12 experts=40 top_k=6 no_renormalize=1 routed_scaling=16 "
-         "num_groups=8 topk_groups=3 group_score=max " SHARED ROUTED),
-    EDGE("Qwen2-MoE", SMALL "no_renormalize=1 round_weights=bf16 +shared_gate " SHARED ROUTED SAVED),
+    EDGE(
+        "DeepSeek-V3",
+        "tokens=40 hidden=16 intermediate=12 experts=32 top_k=4 scoring=sigmoid routed_scaling=2.5 "
+        "num_groups=8 topk_groups=3 +correction_bias " SHARED ROUTED SAVED LOSSES),
+    EDGE(
+        "DeepSeek-V2",
+        "tokens=20 hidden=16 intermediate=12 experts=40 top_k=6 no_renormalize=1 routed_scaling=16 "
+        "num_groups=8 topk_groups=3 group_score=max " SHARED ROUTED),
+    EDGE("Qwen2-MoE",
+         SMALL "no_renormalize=1 round_weights=bf16 +shared_gate " SHARED ROUTED SAVED),
     EDGE("Llama 4", "tokens=37 hidden=24 intermediate=20 experts=6 top_k=1 scoring=sigmoid "
                     "no_renormalize=1 weights_on_input=1 " SHARED ROUTED SAVED),
     EDGE("capacity", SMALL "capacity=5" ROUTED SAVED LOSSES PLACES),
@@ -187,37 +193,39 @@ const struct edge_case moe_forward_edges[] = {
 #define GATED GRADIENTS " +w_gate +dw_gate +db_gate"
 #define ROUTER_GRADIENTS " +router +drouter"
 #define LOSS_GRADIENTS " +dload_balance_loss +dz_loss"
-#define SHARED_GRADIENTS                                                                           \
-    "+shared_preact +dshared_w_gate +dshared_w_up +dshared_w_down " SHARED
+#define SHARED_GRADIENTS "+shared_preact +dshared_w_gate +dshared_w_up +dshared_w_down " SHARED
 
 const struct edge_case moe_backward_edges[] = {
     EDGE("no tokens", "tokens=0 hidden=24 intermediate=20 experts=6 top_k=2" GATED ROUTER_GRADIENTS
                           LOSS_GRADIENTS),
     EDGE("no tokens, accumulate",
          "tokens=0 hidden=24 intermediate=20 experts=6 top_k=2 accumulate=1" GATED),
-    EDGE("one token", "tokens=1 hidden=24 intermediate=20 experts=6 top_k=2" GATED ROUTER_GRADIENTS),
-    EDGE("one of each", "tokens=1 hidden=1 intermediate=1 experts=1 top_k=1" GATED ROUTER_GRADIENTS),
-    EDGE("no columns", "tokens=5 hidden=0 intermediate=7 experts=3 top_k=2 +b_down" GRADIENTS
-                           ROUTER_GRADIENTS),
+    EDGE("one token",
+         "tokens=1 hidden=24 intermediate=20 experts=6 top_k=2" GATED ROUTER_GRADIENTS),
+    EDGE("one of each",
+         "tokens=1 hidden=1 intermediate=1 experts=1 top_k=1" GATED ROUTER_GRADIENTS),
+    EDGE("no columns",
+         "tokens=5 hidden=0 intermediate=7 experts=3 top_k=2 +b_down" GRADIENTS ROUTER_GRADIENTS),
     EDGE("nothing inside",
          "tokens=5 hidden=9 intermediate=0 experts=3 top_k=2 +b_down" GATED ROUTER_GRADIENTS),
     EDGE("nothing wanted", SMALL ROUTED),
-    EDGE("the router alone", SMALL "+b_down +logits_bias +dlogits_bias +w_gate" ROUTER_GRADIENTS
-                                 LOSS_GRADIENTS),
+    EDGE("the router alone",
+         SMALL "+b_down +logits_bias +dlogits_bias +w_gate" ROUTER_GRADIENTS LOSS_GRADIENTS),
     EDGE("dx alone", SMALL "+dx" ROUTED),
     EDGE("one bias alone", SMALL "+db_down" ROUTED),
     EDGE("Mixtral", SMALL "+b_down" GATED ROUTER_GRADIENTS LOSS_GRADIENTS),
     EDGE("without a gate", SMALL "+b_down" GRADIENTS ROUTER_GRADIENTS),
-    EDGE("gpt-oss", SMALL "activation=swiglu_clamped +logits_bias +dlogits_bias +b_down" GATED
-                        ROUTER_GRADIENTS),
-    EDGE("DeepSeek-V3",
-         "tokens=40 hidden=16 intermediate=12 experts=32 top_k=4 scoring=sigmoid routed_scaling=2.5 "
-         "num_groups=8 topk_groups=3 " SHARED_GRADIENTS GATED ROUTER_GRADIENTS LOSS_GRADIENTS),
+    EDGE("gpt-oss", SMALL
+         "activation=swiglu_clamped +logits_bias +dlogits_bias +b_down" GATED ROUTER_GRADIENTS),
+    EDGE(
+        "DeepSeek-V3",
+        "tokens=40 hidden=16 intermediate=12 experts=32 top_k=4 scoring=sigmoid routed_scaling=2.5 "
+        "num_groups=8 topk_groups=3 " SHARED_GRADIENTS GATED ROUTER_GRADIENTS LOSS_GRADIENTS),
     EDGE("Qwen2-MoE", SMALL "no_renormalize=1 +shared_gate +dshared_gate " SHARED_GRADIENTS GATED
                           ROUTER_GRADIENTS LOSS_GRADIENTS),
-    EDGE("Llama 4", "tokens=37 hidden=24 intermediate=20 experts=6 top_k=1 scoring=sigmoid "
-                    "no_renormalize=1 weights_on_input=1 +b_down " SHARED_GRADIENTS GATED
-                    ROUTER_GRADIENTS),
+    EDGE("Llama 4",
+         "tokens=37 hidden=24 intermediate=20 experts=6 top_k=1 scoring=sigmoid "
+         "no_renormalize=1 weights_on_input=1 +b_down " SHARED_GRADIENTS GATED ROUTER_GRADIENTS),
     EDGE("accumulate", SMALL "accumulate=1" GATED ROUTER_GRADIENTS),
     EDGE("capacity", SMALL "capacity=5 +b_down" GATED ROUTER_GRADIENTS LOSS_GRADIENTS),
     EDGE("logits", SMALL "routing=skewed capacity_factor=1 +logits +dlogits" GATED LOSS_GRADIENTS),

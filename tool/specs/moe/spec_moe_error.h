@@ -60,10 +60,9 @@ static inline double mix_carried(const struct mix_sum *s) {
 // bf16 units count numbers below 2^-126 as 0, hence the last term.
 static inline struct mix_value mix_result(const struct mix_sum *s) {
     const double carried = mix_carried(s);
-    return (struct mix_value){s->value,
-                              (8 + 4 * sqrt(s->count)) * mix_u32 * (s->magnitude + carried) +
-                                  carried + 3 * mix_u32 * fabs(s->value) +
-                                  (1 + 2 * s->count) * mix_tiny};
+    return (struct mix_value){
+        s->value, (8 + 4 * sqrt(s->count)) * mix_u32 * (s->magnitude + carried) + carried +
+                      3 * mix_u32 * fabs(s->value) + (1 + 2 * s->count) * mix_tiny};
 }
 
 // ---- Activations: spec_moe_bound.c ------------------------------------------------------------

@@ -12,16 +12,16 @@
 // Large cases are only measured, so any plausible values are good enough.
 static bool is_large(const struct op_case *c) {
     const struct moe_sizes n = moe_sizes_of(c);
-    return (double)n.hidden * (double)(n.rows + n.tokens) * (double)(n.inter + n.shared + n.experts) >
+    return (double)n.hidden * (double)(n.rows + n.tokens) *
+               (double)(n.inter + n.shared + n.experts) >
            2e7;
 }
 
 // Who goes where, of which a smaller case says nothing.
 bool moe_is_drawn_whole(const struct op_case *c, int slot) {
     (void)c;
-    return slot == MIX_ROUTER || slot == MIX_LOGITS_BIAS || slot == MIX_LOGITS ||
-           slot == MIX_IDS || slot == MIX_WEIGHTS ||
-           (!moe_is_backward(c) && slot == MIX_CORRECTION_BIAS);
+    return slot == MIX_ROUTER || slot == MIX_LOGITS_BIAS || slot == MIX_LOGITS || slot == MIX_IDS ||
+           slot == MIX_WEIGHTS || (!moe_is_backward(c) && slot == MIX_CORRECTION_BIAS);
 }
 
 // ---- Who goes where ---------------------------------------------------------------------------
@@ -168,8 +168,8 @@ static void fill_x(struct rng *rng, const struct op_case *c, enum edge_fill fill
     const struct moe_sizes n = moe_sizes_of(c);
     const double scale = scale_of(c, MIX_X, fill);
     for (int64_t i = 0; i < n.tokens * n.hidden; i++)
-        x[i] = c->is_present[MIX_ROUTER] ? on_grid(rng, scale > 0 ? 32 : 0)
-                                         : scale * rng_normal(rng);
+        x[i] =
+            c->is_present[MIX_ROUTER] ? on_grid(rng, scale > 0 ? 32 : 0) : scale * rng_normal(rng);
     for (int64_t t = 0; t < n.tokens && fill == FILL_NAN && n.hidden > 0; t++)
         if (rng_chance(rng, 0.1)) x[t * n.hidden + rng_int(rng, 0, n.hidden - 1)] = (double)NAN;
 }

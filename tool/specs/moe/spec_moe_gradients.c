@@ -30,8 +30,8 @@ static void add_product(struct mix_sum *sum, const struct matrix *m, int64_t row
 
 // The gradients inside an expert, or inside the shared one.
 struct inner {
-    struct matrix dh; // gate in the first half
-    struct matrix a;  // weighted
+    struct matrix dh;       // gate in the first half
+    struct matrix a;        // weighted
     struct matrix dweights; // one column: of the rows' weights
 };
 
@@ -208,7 +208,8 @@ static struct matrix weight_gradients(const struct backward *b, const struct inn
             v.error += more.error + 3 * mix_u32 * (fabs(v.value) + fabs(more.value));
             v.value += more.value;
         }
-        v.error += 5 * mix_u32 * (fabs(v.value) + v.error) + 0x1p-118; // summed as rows of one column
+        v.error +=
+            5 * mix_u32 * (fabs(v.value) + v.error) + 0x1p-118; // summed as rows of one column
         dweights.value[choice] = v.value;
         dweights.error[choice] = v.error;
     }
@@ -236,8 +237,7 @@ static double *logits_of(const struct backward *b) {
 
 // Passes the error of dtopk_weights of a token on to the gradients of its logits: these are linear in them.
 static void carry_route(const struct op_case *c, const struct moe_route_row *row, int64_t experts,
-                        const int32_t *ids, const double *e_weights, int64_t top_k,
-                        double *error) {
+                        const int32_t *ids, const double *e_weights, int64_t top_k, double *error) {
     const bool is_sigmoid = c->param[MIX_SCORING] != 0, is_raw = c->param[MIX_NO_RENORMALIZE] != 0;
     const double scaling = fabs((double)(float)c->param[MIX_ROUTED_SCALING]);
     double w[MOE_MOST_TOP_K] = {0}, max = -INFINITY, sum = is_sigmoid ? 1e-20 : 0, mean = 0;
@@ -325,7 +325,8 @@ struct shared {
 
 static void shared_create(const struct backward *b, struct shared *s) {
     const struct moe_sizes *n = &b->n;
-    const double *gate = case_values(b->c, "shared_gate"), *h = b->c->tensor[MIX_SHARED_PREACT].data;
+    const double *gate = case_values(b->c, "shared_gate"),
+                 *h = b->c->tensor[MIX_SHARED_PREACT].data;
     const double *down = b->c->tensor[MIX_SHARED_W_DOWN].data;
     inner_create(&s->in, n->tokens, n->shared_cols, n->shared);
     s->dlogit = matrix_of(n->tokens, 1);
@@ -338,7 +339,8 @@ static void shared_create(const struct backward *b, struct shared *s) {
             logit = mix_store(TSR_F32, mix_result(&sum));
             const double value = 1 / (1 + exp(-logit.value));
             const double slope = fmin(value * (1 - value) * exp(fmin(logit.error, 1)), 0.25);
-            weight = (struct mix_value){value, 16 * mix_u32 * value + slope * logit.error + 0x1p-125};
+            weight =
+                (struct mix_value){value, 16 * mix_u32 * value + slope * logit.error + 0x1p-125};
         }
         inner_row(b->c, &s->in, t, h + t * n->shared_cols, b->dy + t * n->hidden, down, n->hidden,
                   weight);
@@ -346,8 +348,8 @@ static void shared_create(const struct backward *b, struct shared *s) {
         const struct mix_value d = {s->in.dweights.value[t], s->in.dweights.error[t]};
         const double w = weight.value, slope = w * (1 - w), e = logit.error;
         struct mix_value dlogit = {d.value * slope, 0};
-        dlogit.error = slope * (1 + e) * d.error + (slope * fabs(1 - 2 * w) * e + e * e) *
-                                                        (fabs(d.value) + d.error) +
+        dlogit.error = slope * (1 + e) * d.error +
+                       (slope * fabs(1 - 2 * w) * e + e * e) * (fabs(d.value) + d.error) +
                        44 * mix_u32 * fabs(dlogit.value) + 0x1p-118 * (1 + fabs(d.value));
         put(&s->dlogit, t, 0, mix_store(b->c->dtype, mix_store(TSR_F32, dlogit)));
     }
@@ -457,8 +459,8 @@ static void bound_routing(const struct backward *b, const struct inner *in, int 
         for (int64_t h = 0; h < (slot == MIX_DROUTER ? n->hidden : 1); h++) {
             struct mix_sum sum = {0};
             for (int64_t t = 0; t < n->tokens; t++)
-                add_product(&sum, &dlogits, t, e,
-                            slot == MIX_DROUTER ? b->x[t * n->hidden + h] : 1, 0);
+                add_product(&sum, &dlogits, t, e, slot == MIX_DROUTER ? b->x[t * n->hidden + h] : 1,
+                            0);
             bound[slot == MIX_DROUTER ? e * n->hidden + h : e] = mix_result(&sum).error;
         }
     matrix_release(&dx), matrix_release(&dweights), matrix_release(&dlogits);
