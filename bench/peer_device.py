@@ -30,6 +30,13 @@ def time_limit(seconds):
         signal.signal(signal.SIGALRM, before)
 
 
+class Plain:
+    """In place of a graph."""
+
+    def __init__(self, call):
+        self.replay = call
+
+
 def quantile(samples, q):
     return sorted(samples)[int(q * (len(samples) - 1) + 0.5)]
 
@@ -61,14 +68,19 @@ class Timing:
         return 1e-3 * start.elapsed_time(end)
 
     def graph_of(self, call, most=MOST_CALLS):
-        """Warms up; returns a graph of several calls and their number."""
+        """Warms up; returns a graph of several calls and their number. A call that waits for the device, as a loop over experts
+        does, cannot be captured and is itself replayed."""
         for _ in range(3):
             seconds = self.elapsed(call)
         count = max(1, min(most, int(GRAPH_S / max(seconds, 1e-6)) + 1))
         graph = self.torch.cuda.CUDAGraph()
-        with self.torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
-            for _ in range(count):
-                call()
+        try:
+            with self.torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+                for _ in range(count):
+                    call()
+        except Exception:  # noqa: BLE001
+            self.torch.cuda.synchronize()
+            graph, count = Plain(call), 1
         self.elapsed(graph.replay)
         return graph, count
 
@@ -90,7 +102,7 @@ class Timing:
         for name, path in paths:
             if name != "formula":  # "formula" is written for the compiler only
                 yield name, path
-            if is_compiling and not name.endswith("out=") and not name.startswith(("sdpa", "triton")):
+            if is_compiling and not getattr(path, "is_final", False) and not name.endswith("out=") and not name.startswith(("sdpa", "triton")):
                 with contextlib.suppress(Exception):  # noqa: BLE001: a path that does not compile is left out
                     yield self.compiled(name, path)
 

@@ -36,6 +36,8 @@ EPS = [("eps", ctypes.c_float), ("has_eps", ctypes.c_int32)]
 ATTENTION_INPUTS = "q k v bias alibi_slopes sinks cu_seqlens_q cu_seqlens_k seqused_k out lse"
 MATMUL = scalars("transpose_a transpose_b", ctypes.c_int32) + scalars("activation", ctypes.c_int)
 ROPE = [("rotary_dim", ctypes.c_int64), ("interleaved", ctypes.c_int32)]
+MOE_SCORES = (scalars("scoring", ctypes.c_int) + scalars("no_renormalize", ctypes.c_int32) +
+              [("routed_scaling", ctypes.c_float), ("has_routed_scaling", ctypes.c_int32)])
 CROSS_ENTROPY = scalars("ignore_index has_ignore_index", ctypes.c_int32) + [("label_smoothing", ctypes.c_float)]
 
 # The names of the tensors, then the fields after them.
@@ -66,6 +68,12 @@ ARGS = {
     "rope_backward": ("dy cos sin positions dx", ROPE),
     "embedding_forward": ("ids weight y", []),
     "embedding_backward": ("ids dy dweight", scalars("accumulate padding_id has_padding_id", ctypes.c_int32)),
+    "moe_route_forward": ("logits correction_bias topk_ids topk_weights tokens_per_expert mean_probs load_balance_loss "
+                          "z_loss usage_variance lse num_nan_rows", MOE_SCORES +
+                          scalars("num_groups topk_groups", ctypes.c_int32) +
+                          scalars("group_score round_weights", ctypes.c_int)),
+    "moe_route_backward": ("logits topk_ids dtopk_weights tokens_per_expert dload_balance_loss dz_loss dlogits",
+                           MOE_SCORES),
     "adamw_step": ("param grad m v master", scalars("lr beta1 beta2 eps weight_decay grad_scale", ctypes.c_double) + [
         ("has_grad_scale", ctypes.c_int32), ("step", ctypes.c_int64)]),
     "attention_forward": (ATTENTION_INPUTS, ATTENTION),

@@ -5,7 +5,7 @@ version}; then it answers each of the tool's requests, one line of JSON, with on
 several ways (`paths`), the fastest one counts. The timing is in peer_cpu.py and peer_device.py.
 
 To add an operation, add a function of its name that returns a Contest: here, for products in peer_torch_matmul.py, for
-rotations and the like in peer_torch_rows.py, for Triton in peer_triton.py."""
+mixtures of experts in peer_torch_moe.py, for rotations and the like in peer_torch_rows.py, for Triton in peer_triton.py."""
 import contextlib
 import json
 import os
@@ -14,6 +14,7 @@ import sys
 import peer_cpu
 import peer_device
 import peer_torch_matmul
+import peer_torch_moe
 import peer_torch_rows
 from peer_library import ARGS, BF16, E4M3, E5M2, F16, F32, I32, Contest, Library, Refusal
 
@@ -41,6 +42,8 @@ class Job:
                 count = given["shape"][0] - 1
                 drawn = torch.tensor([self.params["rows"] * g // count for g in range(count + 1)], dtype=torch.int32,
                                      device=self.device)
+            elif given["dtype"] == "i32":  # the operation's function fills those that are inputs
+                drawn = torch.zeros(given["shape"], device=self.device, dtype=torch.int32)
             elif given["dtype"] not in self.dtypes:
                 raise Refusal(f"torch has no equivalent of {name}")
             elif name.endswith("_scale"):
@@ -327,7 +330,7 @@ def cross_entropy_backward(job):
     return Contest(job.ours(), "dlogits", [("cross_entropy backward", gradient)])
 
 
-OPERATIONS = {**globals(), **vars(peer_torch_matmul), **vars(peer_torch_rows)}
+OPERATIONS = {**globals(), **vars(peer_torch_matmul), **vars(peer_torch_moe), **vars(peer_torch_rows)}
 OPERATIONS = {name: OPERATIONS[name] for name in ARGS}
 
 # ---- Comparing and timing ------------------------------------------------------------------------------------

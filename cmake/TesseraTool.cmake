@@ -63,7 +63,8 @@ if(tool_sources)
                        ${PROJECT_SOURCE_DIR}/tool/completion/${shell}.sh)
   endforeach()
   # bench --peer torch and triton: scripts that the tool passes to Python, and the path of the shared library.
-  foreach(script peer_torch peer_torch_matmul peer_torch_rows peer_library peer_cpu peer_device peer_triton)
+  foreach(script peer_torch peer_torch_matmul peer_torch_moe peer_torch_rows peer_library peer_cpu peer_device
+          peer_triton)
     tessera_embed_file(tessera_tool_parts embedded_${script} ${PROJECT_SOURCE_DIR}/bench/${script}.py)
   endforeach()
   file(RELATIVE_PATH to_libraries ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})

@@ -43,7 +43,7 @@ extern "C" {
 typedef struct tsr_moe_permute_args {
     TSR_CALL_FIELDS;
     tsr_tensor topk_ids;          // in  (..., top_k), int32
-    tsr_tensor topk_weights;      // in  (..., top_k), f32, with row_weights
+    tsr_tensor topk_weights;      // in  (..., top_k), f32, optional; row_weights needs it
     tsr_tensor offsets;           // out (num_experts + 1), int32
     tsr_tensor row_tokens;        // out (num_rows), int32, optional
     tsr_tensor row_weights;       // out (num_rows), f32, optional
@@ -111,7 +111,8 @@ TSR_API tsr_status tsr_moe_combine_forward_prepare(tsr_context *ctx,
 //   dshared[t] = sigmoid(shared_gate[t]) dy[t]
 //   dshared_gate[t] = <dy[t], shared[t]> s (1 - s), s = sigmoid(shared_gate[t])
 //
-// Shapes    as forward. No row is another token's too: where one is, drows is the product of either, on the CPU of the last.
+// Shapes    as forward. No row is another token's too: where one is, each element of drows is the product of one of them,
+//           on the CPU of the last.
 // Dtypes    dy, drows, dshared as rows; dweights and dshared_gate f32; otherwise as forward.
 // Optional  each gradient; at least one is given. rows is needed for dweights, weights never, shared for dshared_gate,
 //           shared_gate for dshared_gate. num_rows is that of rows or, without it, of drows; with neither token_rows is

@@ -268,6 +268,10 @@ def shape_options_of(rng, case):
         return [f"--vocab={s['vocab']}"]
     if op == "moe_route_forward":
         return [f"--top-k={s['top_k']}"]
+    if op == "moe_permute":
+        return [f"--num-experts={s['num_experts']}", f"--num-rows={s['num_rows']}"]
+    if op == "moe_combine_backward" and "rows" not in case.tensors:
+        return [f"--num-rows={s['num_rows']}"]
     return []
 
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups of rows on a real GPU by offsets that the host cannot check. Nothing outside c is written. Good groups that
 // share no rows with bad ones are right, and so are later calls. NaN in the rows of one group, or of none, affects only
-// these.
+// these. Lists of rows: what they do not name in a group is not read, and a row that does not exist counts as zeros.
 #include <math.h>
 
 #include "cuda_case.h"
@@ -9,7 +9,8 @@
 enum { ROWS = 330, K = 72, N = 136, GROUPS = 6, GUARD = 1024 };
 
 static tsr_context *ctx;
-static void *on_a, *on_b, *on_c, *on_dc, *on_starts;
+static void *on_a, *on_b, *on_c, *on_dc, *on_starts, *on_lists[2];
+static const int32_t *lists[2]; // of a and dc, or NULL
 static uint16_t a[ROWS * K], b[GROUPS * K * N], dc[ROWS * N];
 static unsigned char c[GROUPS * K * N * 4 + 2 * GUARD];
 
@@ -32,12 +33,14 @@ static int setup(void **state) {
     on_c = device_memory(sizeof c);
     on_dc = device_memory(sizeof dc);
     on_starts = device_memory((GROUPS + 1) * sizeof(int32_t));
+    for (int i = 0; i < 2; i++) on_lists[i] = device_memory(ROWS * sizeof(int32_t));
+    lists[0] = lists[1] = NULL;
     return 0;
 }
 
 static int teardown(void **state) {
     (void)state;
-    void *const all[] = {on_a, on_b, on_c, on_dc, on_starts};
+    void *const all[] = {on_a, on_b, on_c, on_dc, on_starts, on_lists[0], on_lists[1]};
     for (int i = 0; i < COUNT(all); i++) assert_ok(tsr_memory_free(ctx, all[i]));
     tsr_context_destroy(ctx);
     return 0;
@@ -61,42 +64,59 @@ static void put_values(int64_t first, int64_t end) {
     put(on_dc, dc, sizeof dc);
 }
 
-static void run(bool is_forward, const char *variant, const int32_t *offsets) {
+// False if the variant takes no lists.
+static bool run(bool is_forward, const char *variant, const int32_t *offsets) {
     put(on_starts, offsets, (GROUPS + 1) * sizeof *offsets);
     memset(c, 0x5a, sizeof c);
     put(on_c, c, sizeof c);
     void *out = (char *)on_c + GUARD;
     const tsr_tensor starts = GPU(on_starts, TSR_I32, GROUPS + 1),
-                     rows = GPU(on_a, TSR_BF16, ROWS, K);
+                     rows = GPU(on_a, TSR_BF16, ROWS, K), none = {0};
+    for (int i = 0; i < 2; i++)
+        if (lists[i] != NULL) put(on_lists[i], lists[i], ROWS * sizeof(int32_t));
+    const tsr_tensor a_rows = lists[0] ? GPU(on_lists[0], TSR_I32, ROWS) : none,
+                     dc_rows = lists[1] ? GPU(on_lists[1], TSR_I32, ROWS) : none;
+    tsr_status status;
     if (is_forward)
-        assert_ok(tsr_matmul_grouped_forward(
-            ctx,
-            &TSR_MATMUL_GROUPED_FORWARD_ARGS(.variant = variant, .a = rows,
-                                             .b = GPU(on_b, TSR_BF16, GROUPS, K, N),
-                                             .c = GPU(out, TSR_BF16, ROWS, N), .offsets = starts)));
+        status = tsr_matmul_grouped_forward(
+            ctx, &TSR_MATMUL_GROUPED_FORWARD_ARGS(.variant = variant, .a = rows,
+                                                  .b = GPU(on_b, TSR_BF16, GROUPS, K, N),
+                                                  .c = GPU(out, TSR_BF16, ROWS, N),
+                                                  .offsets = starts, .a_rows = a_rows));
     else
-        assert_ok(tsr_matmul_grouped_backward(
+        status = tsr_matmul_grouped_backward(
             ctx, &TSR_MATMUL_GROUPED_BACKWARD_ARGS(.variant = variant, .a = rows,
                                                    .dc = GPU(on_dc, TSR_BF16, ROWS, N),
                                                    .db = GPU(out, TSR_F32, GROUPS, K, N),
-                                                   .offsets = starts)));
+                                                   .offsets = starts, .a_rows = a_rows,
+                                                   .dc_rows = dc_rows));
+    if (status == TSR_UNSUPPORTED && lists[0] != NULL) return false;
+    assert_ok(status);
     assert_ok(tsr_memory_copy(ctx, c, on_c, sizeof c));
     assert_ok(tsr_context_synchronize(ctx));
     size_t bytes = is_forward ? ROWS * N * 2 : GROUPS * K * N * 4;
     assert_true(test_all_bytes_are(c, 0x5a, GUARD));
     assert_true(test_all_bytes_are(c + GUARD + bytes, 0x5a, sizeof c - GUARD - bytes));
+    return true;
+}
+
+// Element j of the row of a (which 0) or dc (1) that row r is; 0 if there is no such row.
+static int row_element(int which, int64_t r, int64_t j) {
+    const int64_t row = lists[which] != NULL ? lists[which][r] : r;
+    if (row < 0 || row >= ROWS) return 0;
+    return which == 0 ? number(row * K + j, 1) : number(row * N + j, 3);
 }
 
 static double forward_element(int g, int64_t r, int64_t j) {
     double sum = 0;
     for (int64_t i = 0; i < K; i++)
-        sum += number(r * K + i, 1) * number((g * K + i) * (int64_t)N + j, 2);
+        sum += row_element(0, r, i) * number((g * K + i) * (int64_t)N + j, 2);
     return sum;
 }
 
 static double backward_element(int64_t i, int64_t j, int64_t first, int64_t end) {
     double sum = 0;
-    for (int64_t r = first; r < end; r++) sum += number(r * K + i, 1) * number(r * N + j, 3);
+    for (int64_t r = first; r < end; r++) sum += row_element(0, r, i) * row_element(1, r, j);
     return sum;
 }
 
@@ -184,12 +204,57 @@ static void offsets_that_are_none(void **state) {
     every_variant(check_bad);
 }
 
+// All rows named in a group are in [first, end) or do not exist. Nothing else is an index.
+static void draw_list(int32_t *list, int64_t first, int64_t end, const int32_t *offsets) {
+    static const int32_t none[] = {-1, ROWS, INT32_MAX, INT32_MIN};
+    uint64_t state = test_number("TESSERA_TEST_SEED", 20261130);
+    for (int64_t i = 0; i < ROWS; i++) {
+        const uint64_t bits = test_bits(&state);
+        const bool is_row = i >= offsets[0] && i < offsets[GROUPS] && bits % 9 > 0;
+        list[i] =
+            is_row ? (int32_t)(first + (int64_t)(bits >> 8) % (end - first)) : none[bits >> 8 & 3];
+    }
+}
+
+static void check_lists(bool is_forward, const char *variant) {
+    static const int32_t offsets[][GROUPS + 1] = {
+        {7, 7, 7, 7, 144, 144, 144}, {0, 3, 5, 7, 144, 300, 330}, {9, 9, 9, 10, 11, 11, 12}};
+    static int32_t drawn[2][ROWS];
+    for (int i = 0; i < COUNT(offsets); i++) {
+        lists[0] = drawn[0];
+        lists[1] = i == 1 ? NULL : drawn[1];
+        draw_list(drawn[0], 40, 90, offsets[i]);
+        draw_list(drawn[1], 60, 150, offsets[i]);
+        if (!run(is_forward, variant, offsets[i])) break;
+        for (int g = 0; g < GROUPS; g++)
+            compare(is_forward, g, offsets[i][g], offsets[i][g + 1], false);
+    }
+    lists[0] = lists[1] = NULL;
+}
+
+static void lists_of_rows(void **state) {
+    (void)state;
+    put_values(0, ROWS);
+    every_variant(check_lists);
+}
+
+static void nan_in_rows_that_no_list_names(void **state) {
+    (void)state;
+    put_values(40, 150);
+    for (int64_t i = 0; i < ROWS * N; i++) // without a list of dc, all its rows count
+        if (i / N < 40 || i / N >= 150) tsr_store(TSR_BF16, dc, i, number(i, 3));
+    put(on_dc, dc, sizeof dc);
+    every_variant(check_lists);
+}
+
 int main(void) {
     int skip = cuda_case_skip(0);
     if (skip != 0) return skip;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(nan_of_other_groups, setup, teardown),
         cmocka_unit_test_setup_teardown(offsets_that_are_none, setup, teardown),
+        cmocka_unit_test_setup_teardown(lists_of_rows, setup, teardown),
+        cmocka_unit_test_setup_teardown(nan_in_rows_that_no_list_names, setup, teardown),
     };
     return cmocka_run_group_tests_name("cuda matmul grouped", tests, NULL, NULL);
 }

@@ -70,6 +70,22 @@ static const struct emulator_case cases[] = {
     {"moe_route_backward", NULL, TSR_F32,
      "tokens=9 num_experts=70 top_k=6 scoring=sigmoid +tokens_per_expert +dload_balance_loss "
      "+dz_loss"},
+    {"moe_permute", NULL, TSR_F32,
+     "tokens=90 num_experts=40 top_k=4 num_rows=400 +topk_weights +row_tokens +row_weights "
+     "+token_rows +tokens_per_expert +num_dropped"},
+    {"moe_permute", NULL, TSR_F32,
+     "tokens=2000 num_experts=700 top_k=3 num_rows=6000 capacity=9 +topk_weights +row_tokens "
+     "+row_weights +token_rows +tokens_per_expert +num_dropped"},
+    {"moe_permute", NULL, TSR_F32, "tokens=1700 num_experts=1100 top_k=3 num_rows=6000 +row_tokens",
+     FILL_SPECIAL},
+    {"moe_combine_forward", NULL, TSR_BF16,
+     "tokens=9 top_k=8 hidden=520 num_rows=70 +weights +shared +shared_gate +residual"},
+    {"moe_combine_forward", NULL, TSR_F32, "tokens=5 top_k=40 hidden=77 num_rows=190 +weights"},
+    {"moe_combine_backward", NULL, TSR_BF16,
+     "tokens=9 top_k=9 hidden=520 num_rows=70 +token_rows +rows +weights +shared +shared_gate "
+     "+drows +dweights +dshared +dshared_gate"},
+    {"moe_combine_backward", NULL, TSR_F32,
+     "tokens=5 top_k=3 hidden=2900 num_rows=15 +token_rows +weights +drows"},
 };
 
 static void test_rows_and_elements(void **state) {
@@ -79,9 +95,9 @@ static void test_rows_and_elements(void **state) {
 
 static void test_every_file_ran(void **state) {
     (void)state;
-    static const char *const folders[] = {"activation",    "adamw",     "cast",
-                                          "cross_entropy", "embedding", "moe_route",
-                                          "norm",          "rope",      "softmax"};
+    static const char *const folders[] = {
+        "activation",  "adamw",     "cast", "cross_entropy", "embedding", "moe_combine",
+        "moe_permute", "moe_route", "norm", "rope",          "softmax"};
     for (int i = 0; i < COUNT(folders); i++) {
         char start[64];
         snprintf(start, sizeof start, "ops/%s/", folders[i]);

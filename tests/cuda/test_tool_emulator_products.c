@@ -44,6 +44,14 @@ static const struct emulator_case cases[] = {
      "rows=200 n=136 k=72 groups=3 ragged=1 +offsets"},
     {"matmul_grouped_forward", "cuda-mma", TSR_BF16,
      "rows=99 n=72 k=64 groups=3 ragged=1 +offsets"},
+    {"matmul_grouped_forward", "cuda-mma", TSR_F16,
+     "rows=99 rows_of_a=40 n=72 k=64 groups=3 ragged=1 +offsets +a_rows"},
+    {"matmul_grouped_forward", "cuda-fma", TSR_F32,
+     "rows=99 rows_of_a=40 n=37 k=19 groups=3 ragged=1 +offsets +a_rows"},
+    {"matmul_grouped_backward", "cuda-mma", TSR_BF16,
+     "rows=99 rows_of_a=40 rows_of_dc=30 n=72 k=64 groups=3 ragged=1 +offsets +a_rows +dc_rows"},
+    {"matmul_grouped_backward", "cuda-fma", TSR_F32,
+     "rows=99 rows_of_dc=30 n=37 k=19 groups=3 ragged=1 transpose_b=1 +offsets +dc_rows"},
 };
 
 static void products(void **state) {

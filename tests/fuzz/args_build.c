@@ -39,6 +39,7 @@ static void choose_sizes(struct fuzz_bytes *in, int form, struct sizes *sizes) {
     of['t'] = form == 3; // both operands are transposed
     of['h'] = times(of['g'], of['x']);
     of['B'] = of['b'] < INT64_MAX ? of['b'] + 1 : of['b'];
+    of['V'] = of['v'] < INT64_MAX ? of['v'] + 1 : of['v'];
     of['D'] = times(of['x'] >= 0 && of['x'] < INT32_MAX ? of['x'] + 2 : 2, times(of['g'], of['d']));
     of['O'] = times(of['h'], of['d']);
     of['T'] = times(2, of['R']);

@@ -258,6 +258,51 @@ static const struct args_field moe_route_backward_fields[] = {
 };
 #undef ARGS
 
+#define ARGS tsr_moe_permute_args
+static const struct args_field moe_permute_fields[] = {
+    IN(topk_ids, "qs|rqs", 'i'),
+    IN_OPTIONAL(topk_weights, "qs|rqs", 's'),
+    OUT(offsets, "V", 'i'),
+    OUT_OPTIONAL(row_tokens, "c|D", 'i'),
+    OUT_OPTIONAL(row_weights, "c|D", 's'),
+    OUT_OPTIONAL(token_rows, "qs|rqs", 'i'),
+    OUT_OPTIONAL(tokens_per_expert, "v", 'i'),
+    OUT_OPTIONAL(num_dropped, "1", 'i'),
+    INT64(capacity, NULL),
+    INT32(has_capacity, NULL),
+    {NULL},
+};
+#undef ARGS
+
+#define ARGS tsr_moe_combine_forward_args
+static const struct args_field moe_combine_forward_fields[] = {
+    IN(rows, "vc", 'x'),
+    IN(token_rows, "qs|bqs", 'i'),
+    IN_OPTIONAL(weights, "qs|bqs", 's'),
+    IN_OPTIONAL(shared, "qc|bqc", 'x'),
+    IN_OPTIONAL(shared_gate, "q|bq", 's'),
+    IN_OPTIONAL(residual, "qc|bqc", 'w'),
+    OUT(y, "qc|bqc", 'x'),
+    {NULL},
+};
+#undef ARGS
+
+#define ARGS tsr_moe_combine_backward_args
+static const struct args_field moe_combine_backward_fields[] = {
+    IN(dy, "qc|bqc", 'x'),
+    IN_OPTIONAL(rows, "vc", 'x'),
+    IN_OPTIONAL(token_rows, "qs|bqs", 'i'),
+    IN_OPTIONAL(weights, "qs|bqs", 's'),
+    IN_OPTIONAL(shared, "qc|bqc", 'x'),
+    IN_OPTIONAL(shared_gate, "q|bq", 's'),
+    OUT_OPTIONAL(drows, "vc", 'x'),
+    OUT_OPTIONAL(dweights, "qs|bqs", 's'),
+    OUT_OPTIONAL(dshared, "qc|bqc", 'x'),
+    OUT_OPTIONAL(dshared_gate, "q|bq", 's'),
+    {NULL},
+};
+#undef ARGS
+
 #define ARGS tsr_layernorm_forward_args
 static const struct args_field layernorm_forward_fields[] = {
     IN(x, "rsc", 'x'),
@@ -333,6 +378,8 @@ static const struct args_field rmsnorm_backward_fields[] = {
     X(embedding_forward) X(embedding_backward)           \
     X(cross_entropy_forward) X(cross_entropy_backward)   \
     X(moe_route_forward) X(moe_route_backward)           \
+    X(moe_permute)                                       \
+    X(moe_combine_forward) X(moe_combine_backward)       \
     X(layernorm_forward) X(layernorm_backward)           \
     X(rmsnorm_forward) X(rmsnorm_backward)
 // clang-format on

@@ -215,6 +215,11 @@ static const struct invariant {
     {"cross_entropy_forward", "rows", 1, "rows=70 vocab=20011"},
     {"cross_entropy_backward", "rows", 1, "rows=70 vocab=20011"},
     {"moe_route_forward", "tokens", 1, "tokens=300 num_experts=130 top_k=5"},
+    {"moe_combine_forward", "tokens", 1,
+     "tokens=300 top_k=5 hidden=1001 num_rows=1400 +weights +shared +shared_gate +residual"},
+    {"moe_combine_backward", "tokens", 1,
+     "tokens=300 top_k=5 hidden=1001 num_rows=1400 +token_rows +rows +weights +shared +shared_gate "
+     "+drows +dweights +dshared +dshared_gate"},
     {"matmul_forward", "m", 17, "m=300 n=257 k=1100"},
     {"matmul_forward", "m", 17, "m=1500 n=33 k=515 +bias"},
     {"matmul_forward", "m", 17, "m=40 n=1500 k=130"},

@@ -24,8 +24,8 @@
 #include "system/helper.h"
 
 extern const unsigned char embedded_peer_library[], embedded_peer_cpu[], embedded_peer_device[],
-    embedded_peer_torch[], embedded_peer_torch_matmul[], embedded_peer_torch_rows[],
-    embedded_peer_triton[];
+    embedded_peer_torch[], embedded_peer_torch_matmul[], embedded_peer_torch_moe[],
+    embedded_peer_torch_rows[], embedded_peer_triton[];
 
 // The scripts are passed as arguments, each after its name, and import each other. Triton reads the sources of its
 // kernels, so the prelude puts them into linecache like files.
@@ -94,6 +94,7 @@ static bool start(struct peer_torch *torch, const char *name, const char *librar
         {"peer_torch", embedded_peer_torch},
         {"peer_triton", embedded_peer_triton},
         {"peer_torch_matmul", embedded_peer_torch_matmul},
+        {"peer_torch_moe", embedded_peer_torch_moe},
         {"peer_torch_rows", embedded_peer_torch_rows},
     };
     enum { NUM_SCRIPTS = sizeof scripts / sizeof *scripts };

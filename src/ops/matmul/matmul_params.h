@@ -10,6 +10,14 @@ struct matmul_operand {
     long long line, batch[3];
 };
 
+// Which lines of an operand its rows are (steps of k, if groups cut k), in device memory: line lines[i * step] is the i-th. One
+// outside of [0, num_lines) counts as zeros.
+struct matmul_list_params {
+    const int *lines; // 0: line i is line i
+    long long step;
+    int num_lines;
+};
+
 // Groups of rows, in device memory: tessera/matmul_grouped.h. They are the innermost dimension of the batch. With
 // offsets, all groups' rows are in one matrix, and tiles_m is an upper bound of the rows of tiles of all groups.
 struct matmul_group_params {
@@ -18,6 +26,7 @@ struct matmul_group_params {
     long long bias;    // from one group's bias to the next group's
     int are_counts;
     int are_depths; // groups cut k, not m
+    struct matmul_list_params of_a, of_b;
 };
 
 // Scales of fp8: one for the tensor, or one per 128 of k for each line of a, or for 128 lines of b, at data + mn * line

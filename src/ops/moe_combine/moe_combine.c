@@ -14,6 +14,8 @@ TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct moe_combine_problem, y.dtype)
 static const struct tsri_variant forward_variants[] = {
     {"fused", "one read of each row, sums in registers, one write of each token", TSR_VARIANT_ISA,
      is_float32_or_less, moe_combine_plan, moe_combine_run},
+    {"cuda", "the same with a warp for columns of a token, eight rows in flight", TSR_VARIANT_CUDA,
+     moe_combine_cuda_fits, moe_combine_cuda_plan, moe_combine_cuda_run, moe_combine_cuda_prepare},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, moe_combine_reference_run},
 };
@@ -21,14 +23,19 @@ static const struct tsri_variant forward_variants[] = {
 static const struct tsri_variant backward_variants[] = {
     {"fused", "a token's gradient read once from memory, each row read and written once",
      TSR_VARIANT_ISA, is_float32_or_less, moe_combine_plan_backward, moe_combine_backward_run},
+    {"cuda", "the same with a block for each token", TSR_VARIANT_CUDA, moe_combine_cuda_fits,
+     moe_combine_cuda_plan_backward, moe_combine_cuda_backward_run,
+     moe_combine_cuda_backward_prepare},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, moe_combine_reference_backward_run},
 };
 
 const struct tsri_op tsri_moe_combine_forward_op = {"moe_combine_forward", forward_variants,
-                                                    TSRI_COUNT(forward_variants)};
+                                                    TSRI_COUNT(forward_variants), NULL,
+                                                    moe_combine_cuda_forward_kernel};
 const struct tsri_op tsri_moe_combine_backward_op = {"moe_combine_backward", backward_variants,
-                                                     TSRI_COUNT(backward_variants)};
+                                                     TSRI_COUNT(backward_variants), NULL,
+                                                     moe_combine_cuda_backward_kernel};
 
 // ---- Checks -----------------------------------------------------------------------------------
 

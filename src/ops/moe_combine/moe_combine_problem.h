@@ -54,6 +54,18 @@ void moe_combine_plan_backward(const void *, const struct tsri_limits *, struct 
 tsr_status moe_combine_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status moe_combine_backward_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 
+// moe_combine_cuda.c
+bool moe_combine_cuda_fits(const void *, const struct tsri_limits *);
+void moe_combine_cuda_plan(const void *, const struct tsri_limits *, struct tsri_plan *);
+void moe_combine_cuda_plan_backward(const void *, const struct tsri_limits *, struct tsri_plan *);
+tsr_status moe_combine_cuda_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status moe_combine_cuda_backward_run(tsr_context *, const void *, const struct tsri_plan *,
+                                         void *);
+tsr_status moe_combine_cuda_prepare(tsr_context *, const void *, const struct tsri_plan *);
+tsr_status moe_combine_cuda_backward_prepare(tsr_context *, const void *, const struct tsri_plan *);
+bool moe_combine_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *);
+bool moe_combine_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *);
+
 // moe_combine_ref.c
 tsr_status moe_combine_reference_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status moe_combine_reference_backward_run(tsr_context *, const void *, const struct tsri_plan *,

@@ -12,11 +12,15 @@ TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct moe_permute_problem, weights_
 static const struct tsri_variant variants[] = {
     {"sorted", "a counting sort: chunks of tokens counted, then placed", 0, is_float32_or_less,
      moe_permute_plan, moe_permute_run},
+    {"cuda", "a counting sort: chunks of assignments counted, then placed by rank",
+     TSR_VARIANT_CUDA, is_float32_or_less, moe_permute_cuda_plan, moe_permute_cuda_run,
+     moe_permute_cuda_prepare},
     {"reference", "one thread, a counter for each expert", TSR_VARIANT_REFERENCE, tsri_supports_all,
      moe_permute_reference_plan, moe_permute_reference_run},
 };
 
-const struct tsri_op tsri_moe_permute_op = {"moe_permute", variants, TSRI_COUNT(variants)};
+const struct tsri_op tsri_moe_permute_op = {"moe_permute", variants, TSRI_COUNT(variants), NULL,
+                                            moe_permute_cuda_kernel};
 
 // ---- Checks -----------------------------------------------------------------------------------
 

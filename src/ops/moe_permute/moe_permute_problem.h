@@ -33,6 +33,12 @@ static inline int64_t moe_num_assignments(const struct moe_permute_problem *p) {
 void moe_permute_plan(const void *, const struct tsri_limits *, struct tsri_plan *);
 tsr_status moe_permute_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 
+// moe_permute_cuda.c
+void moe_permute_cuda_plan(const void *, const struct tsri_limits *, struct tsri_plan *);
+tsr_status moe_permute_cuda_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status moe_permute_cuda_prepare(tsr_context *, const void *, const struct tsri_plan *);
+bool moe_permute_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *);
+
 // moe_permute_ref.c
 void moe_permute_reference_plan(const void *, const struct tsri_limits *, struct tsri_plan *);
 tsr_status moe_permute_reference_run(tsr_context *, const void *, const struct tsri_plan *, void *);

@@ -10,7 +10,7 @@
 #include "ops/moe_route/moe_route_params.h"
 
 enum { WARPS = MOE_ROUTE_BACKWARD_WARPS };
-#define EACH_COLUMN(e, p) for (int e = LANE; e < (p)->num_experts; e += 32)
+#define EACH_COLUMN(e, p) _Pragma("unroll 4") for (int e = LANE; e < (p)->num_experts; e += 32)
 
 extern __shared__ float rows[]; // x and dx of each warp
 
@@ -43,31 +43,32 @@ DEVICE float chosen_gradient(const struct moe_route_backward_params *p, long lon
     return is_here && logit != -INFINITE ? slope * (g - (p->is_renormalised ? dot : 0)) : 0;
 }
 
-// Adds the gradient of load_balance_loss: slope (a - sum P a), a = tokens_per_expert factor.
-DEVICE void add_balance(const struct moe_route_backward_params *p, float factor, const float *x,
-                        float *dx, const struct of_all *all) {
-    float normaliser = 1, mean = 0;
+// The gradient of load_balance_loss is slope_P (a - mean), a = tokens_per_expert factor.
+struct balance {
+    float factor, mean, per_normaliser;
+};
+
+// dx: of softmax e^(x - max), whose sum's inverse is per_sum.
+DEVICE struct balance balance_of(const struct moe_route_backward_params *p, const float *x,
+                                 const float *dx, float per_sum) {
+    struct balance b = {(float)(*p->dbalance_loss * p->balance_factor), 0, per_sum};
     if (p->is_sigmoid) {
-        normaliser = 0;
-        EACH_COLUMN(e, p) normaliser += moe_sigmoid(x[e]);
-        normaliser = __fadd_rn(add_lanes(normaliser), MOE_SIGMOID_SUM);
+        float sum = 0;
+        EACH_COLUMN(e, p) sum += moe_sigmoid(x[e]);
+        b.per_normaliser = 1 / (add_lanes(sum) + MOE_SIGMOID_SUM);
     }
     EACH_COLUMN(e, p) {
-        const float prob = p->is_sigmoid ? moe_sigmoid(x[e]) / normaliser
-                                         : share_of(moe_exp(x[e] - all->max), all->sum);
-        mean += prob * ((float)p->tokens_per_expert[e] * factor);
+        const float score = p->is_sigmoid ? moe_sigmoid(x[e]) : dx[e];
+        b.mean += score * b.per_normaliser * ((float)p->tokens_per_expert[e] * b.factor);
     }
-    mean = add_lanes(mean);
-    EACH_COLUMN(e, p) {
-        const float slope = p->is_sigmoid ? moe_sigmoid_slope(x[e]) / normaliser
-                                          : share_of(moe_exp(x[e] - all->max), all->sum);
-        dx[e] += slope * ((float)p->tokens_per_expert[e] * factor - mean);
-    }
+    b.mean = add_lanes(b.mean);
+    return b;
 }
 
 DEVICE void take_token(const struct moe_route_backward_params *p, long long token, float *x,
                        float *dx) {
     const int has_balance = p->dbalance_loss != 0, has_z = p->dz_loss != 0;
+    const int is_raw_softmax = !p->is_sigmoid && !p->is_renormalised;
     struct of_all all = {-INFINITE, 0, 0};
     int is_nan = 0, id = -1;
     EACH_COLUMN(e, p) {
@@ -86,26 +87,41 @@ DEVICE void take_token(const struct moe_route_backward_params *p, long long toke
                        ((is_nan || has_infinity) && has_z) ||
                        ((is_nan || (has_infinity && !p->is_sigmoid)) && (has_id || has_balance));
     const int has_gradient = !is_bad && !is_nan && !is_masked;
-    if (has_gradient && (has_z || !p->is_sigmoid) && !has_infinity) {
-        EACH_COLUMN(e, p) all.sum += moe_exp(x[e] - all.max);
+    float per_sum = 0, mine = 0;
+    if (has_gradient && !has_infinity &&
+        (has_z || is_raw_softmax || (has_balance && !p->is_sigmoid))) {
+        EACH_COLUMN(e, p) {
+            dx[e] = moe_exp(x[e] - all.max);
+            all.sum += dx[e];
+        }
         all.sum = add_lanes(all.sum);
+        per_sum = 1 / all.sum;
     }
-    if (has_gradient && has_id) {
-        const float mine = chosen_gradient(p, token, id, x, &all);
+    if (has_gradient && has_id) mine = chosen_gradient(p, token, id, x, &all);
+    if (has_gradient && has_z)
+        all.factor += (float)(*p->dz_loss * p->z_factor) * (float)(all.max + log_of_sum(all.sum));
+    if (has_gradient && (has_z || is_raw_softmax || has_balance)) {
+        struct balance b = {0, 0, 0};
+        if (has_balance) b = balance_of(p, x, dx, per_sum);
+        EACH_COLUMN(e, p) {
+            const float prob = dx[e] * per_sum;
+            float d = prob * all.factor;
+            if (has_balance) {
+                const float slope =
+                    p->is_sigmoid ? moe_sigmoid_slope(x[e]) * b.per_normaliser : prob;
+                d += slope * ((float)p->tokens_per_expert[e] * b.factor - b.mean);
+            }
+            dx[e] = d;
+        }
+    }
+    if (has_gradient && has_id)
         for (int k = 0; k < p->top_k; k++) { // in order, as ids may repeat
             const int to = __shfl_sync(ALL_LANES, id, k);
             const float add = __shfl_sync(ALL_LANES, mine, k);
             if (to >= 0 && LANE == to % 32) dx[to] += add;
         }
-    }
-    if (has_gradient && has_balance)
-        add_balance(p, (float)(*p->dbalance_loss * p->balance_factor), x, dx, &all);
-    if (has_gradient && has_z)
-        all.factor += (float)(*p->dz_loss * p->z_factor) * (float)(all.max + log((double)all.sum));
     EACH_COLUMN(e, p) {
-        float d = dx[e];
-        if (all.factor != 0) d += share_of(moe_exp(x[e] - all.max), all.sum) * all.factor;
-        if (x[e] == -INFINITE) d = 0;
+        const float d = x[e] == -INFINITE ? 0 : dx[e];
         store_any(p->dlogits, token * p->dlogits_stride + e, is_bad || d != d ? NOT_A_NUMBER : d,
                   p->dtype);
     }

@@ -6,21 +6,27 @@
 
 static const char forward_name[] = "moe_route_forward", backward_name[] = "moe_route_backward";
 
-// Kernels of forward, by the experts that they hold.
+// Kernels of forward, by the experts that a lane holds; the warps of a block with sums over tokens.
 static const struct size {
-    int most_experts, per_lane, warps;
-} sizes[] = {{256, 8, 16}, {MOE_MAX_EXPERTS, 32, 8}};
+    int per_lane, warps;
+} sizes[] = {{1, 32}, {4, 32}, {8, 32}, {MOE_MAX_EXPERTS / 32, 8}};
 
 static const struct size *size_of(const struct moe_route_problem *p) {
-    return moe_num_experts(p) <= sizes[0].most_experts ? &sizes[0] : &sizes[1];
+    const struct size *size = sizes;
+    while (32 * size->per_lane < moe_num_experts(p)) size++;
+    return size;
+}
+
+// Without such sums nothing is gained by large blocks.
+static int warps_of(const struct moe_route_problem *p) {
+    return moe_has_sums(p) ? size_of(p)->warps : 8;
 }
 
 static struct tsri_cuda_program forward_program(const struct size *size) {
-    return (struct tsri_cuda_program){
-        .source = "ops/moe_route/moe_route_forward.cu",
-        .entry = "moe_route_forward",
-        .defines = {{"DTYPE", TSR_F32}, {"PER_LANE", size->per_lane}, {"WARPS", size->warps}},
-        .num_defines = 3};
+    return (struct tsri_cuda_program){.source = "ops/moe_route/moe_route_forward.cu",
+                                      .entry = "moe_route_forward",
+                                      .defines = {{"DTYPE", TSR_F32}, {"PER_LANE", size->per_lane}},
+                                      .num_defines = 2};
 }
 
 static const struct tsri_cuda_program losses_program = {.source =
@@ -39,10 +45,10 @@ static const struct tsri_cuda_program losses_program = {.source =
 // With sums over tokens, one block a multiprocessor, so that the parts are few.
 void moe_route_cuda_plan(const void *problem, const struct tsri_limits *limits,
                          struct tsri_plan *plan) {
-    enum { SM_WARPS = 64 };
+    enum { SM_BLOCKS = 4 };
     const struct moe_route_problem *p = problem;
-    const int warps = size_of(p)->warps;
-    const int64_t most = limits->num_sms * (moe_has_sums(p) ? 1 : (int64_t)SM_WARPS / warps);
+    const int warps = warps_of(p);
+    const int64_t most = limits->num_sms * (moe_has_sums(p) ? 1 : (int64_t)SM_BLOCKS);
     plan->num_tasks = tsri_min(tsri_ceil_div(p->logits.rows, warps), most);
     if (!moe_has_sums(p)) return;
     plan->num_tasks = tsri_max(plan->num_tasks, 1); // zeros without tokens
@@ -100,8 +106,8 @@ static tsr_status launch_losses(tsr_context *ctx, const struct moe_route_problem
 tsr_status moe_route_cuda_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
                               void *workspace) {
     const struct moe_route_problem *p = problem;
-    const struct size *size = size_of(p);
-    const struct tsri_cuda_program program = forward_program(size);
+    const struct tsri_cuda_program program = forward_program(size_of(p));
+    const int warps = warps_of(p);
     const struct moe_route_forward_params params = {
         .logits = p->logits.data,
         .bias = p->bias,
@@ -126,12 +132,12 @@ tsr_status moe_route_cuda_run(tsr_context *ctx, const void *problem, const struc
         .has_lse = p->lse != NULL || p->z_loss != NULL,
         .scaling = p->scaling,
     };
-    const int of_expert = (moe_has_probs(p) ? size->warps * (int)sizeof(double) : 0) +
+    const int of_expert = (moe_has_probs(p) ? warps * (int)sizeof(double) : 0) +
                           (moe_has_sums(p) ? (int)sizeof(int) : 0);
-    const int of_group = moe_has_limits(p) ? size->warps * (int)sizeof(int) : 0;
+    const int of_group = moe_has_limits(p) ? warps * (int)sizeof(int) : 0;
     const struct tsri_cuda_launch launch = {
         .num_blocks = plan->num_tasks,
-        .num_threads = 32 * size->warps,
+        .num_threads = 32 * warps,
         .shared_bytes = of_expert * moe_num_experts(p) + of_group * p->num_groups,
         .is_early = true,
         .params = &params,

@@ -29,7 +29,8 @@ enum { MOE_NUM_SUMS = 32 };
 
 // e^x for x <= 0 within three units of 2^-24. 0 for NaN.
 MOE_FUNCTION float moe_exp(float x) {
-    if (!(x >= MOE_LEAST)) return 0;
+    const int is_zero = !(x >= MOE_LEAST);
+    x = is_zero ? MOE_LEAST : x;
     const float n = MOE_ROUND(MOE_MUL(x, MOE_LOG2E));
     const float r = MOE_ADD(MOE_ADD(x, MOE_MUL(n, MOE_LN2)), MOE_MUL(n, MOE_LN2_REST));
     float p = MOE_ADD(MOE_MUL(MOE_EXP_6, r), MOE_EXP_5);
@@ -38,7 +39,8 @@ MOE_FUNCTION float moe_exp(float x) {
     p = MOE_ADD(MOE_MUL(p, r), MOE_EXP_2);
     p = MOE_ADD(MOE_MUL(p, r), MOE_EXP_1);
     p = MOE_ADD(MOE_MUL(p, r), MOE_EXP_0);
-    return MOE_MUL(p, MOE_POWER(n));
+    const float power = is_zero ? 0 : MOE_POWER(n); // a product with 0, so that compilers make no branch
+    return MOE_MUL(p, power);
 }
 
 MOE_FUNCTION float moe_sigmoid(float x) {

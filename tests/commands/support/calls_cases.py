@@ -3,6 +3,7 @@
 (calls_support.py) define which tensors and scalars exist, and each tensor's shapes. This file adds what their comments
 only describe in words: which sizes are related, what indices refer to, and which options go together."""
 import dataclasses
+import math
 import re
 
 import numpy as np
@@ -12,16 +13,18 @@ from calls_support import DTYPES
 # Always f32 (f64 in f64 calls). All other tensors have the main dtype.
 FIXED_F32 = {"mean", "rstd", "lse", "lses", "m", "v", "master", "loss", "dloss", "cos", "sin", "inv_freq", "a_scale",
              "b_scale", "b_up_scale", "correction_bias", "topk_weights", "dtopk_weights", "mean_probs", "load_balance_loss",
-             "z_loss", "usage_variance", "dload_balance_loss", "dz_loss", "row_weights", "drow_weights"}
+             "z_loss", "usage_variance", "dload_balance_loss", "dz_loss", "row_weights", "drow_weights", "weights", "shared_gate",
+             "dweights", "dshared_gate"}
 NOT_FIXED = {("attention_forward", "v"), ("attention_backward", "v")}  # values, not second moments
 INDICES = {"cu_seqlens_q", "cu_seqlens_k", "seqused_k", "cache_seqlens", "page_table", "positions", "ids", "targets",
-           "offsets", "counts", "a_rows", "dc_rows", "topk_ids", "tokens_per_expert", "num_nan_rows"}
+           "offsets", "counts", "a_rows", "dc_rows", "topk_ids", "tokens_per_expert", "num_nan_rows", "row_tokens",
+           "token_rows", "num_dropped"}
 # The main dtype or f32.
 SMALL = {"bias", "alibi_slopes", "sinks", "b_qkv", "b_out", "grad"}
-SMALL_OF = {("layernorm", "weight"), ("rmsnorm", "weight"), ("matmul", "residual")}
+SMALL_OF = {("layernorm", "weight"), ("rmsnorm", "weight"), ("matmul", "residual"), ("moe_combine", "residual")}
 TOGETHER = [("k_new", "v_new"), ("cos", "sin"), ("cu_seqlens_q", "cu_seqlens_k"), ("tokens_per_expert", "dload_balance_loss")]
 # Optional outputs that are no gradient dX of an X, and the tensor that they come with.
-COMES_WITH = {"residual_out": "residual", "weighted_y": "row_weights"}
+COMES_WITH = {"residual_out": "residual", "weighted_y": "row_weights", "row_weights": "topk_weights"}
 # Transposed if the option is set.
 TRANSPOSED = {"transpose_a": ("a", "a_scale", "da"), "transpose_b": ("b", "b_up", "b_scale", "b_up_scale", "db")}
 TRANSPOSED_GROUPED = {"transpose_b": ("b", "b_up", "db")}
@@ -75,6 +78,7 @@ def draw_sizes(rng, call):
     s["num_experts"] = 2 * rng.randint(1, 9) if rng.random() < 0.8 else 2 * rng.randint(1, 90)
     s["top_k"] = rng.randint(1, min(s["num_experts"] // 2, 32))
     s["leading"] = [few(1, 4) for _ in range(rng.choice([0, 1, 1, 2, 3] + ([4] if "..., " in str(call.fields) else [])))]
+    s["num_rows"] = math.prod(s["leading"]) * s["top_k"] + rng.choice([0, 0, rng.randint(0, 9)])
     s["batches"] = [few(1, 3) for _ in range(rng.choice([0, 0, 1, 2, 3]))]
     return s
 
@@ -230,9 +234,11 @@ def indices(rng, case, name, shape):
         capacity = s["max_pages"] * s["page_size"] if "page_table" in case.tensors else s["capacity"]
         return below(capacity + 1)
     high = {"seqused_k": s["seqlen_k"] + 1, "positions": s["num_positions"], "ids": s["vocab"], "targets": s["vocab"],
-            "topk_ids": s["num_experts"], "tokens_per_expert": 30, "counts": s["rows"] + 1,
+            "topk_ids": s["num_experts"], "token_rows": s["num_rows"], "tokens_per_expert": 30, "counts": s["rows"] + 1,
             "a_rows": s["num_a_rows"], "dc_rows": s["num_dc_rows"]}[name]
     values = below(high)
+    if name in ("topk_ids", "token_rows"):
+        values[below(8).reshape(shape) == 0] = -1
     if name == "targets" and rng.random() < 0.5:
         values.reshape(-1)[:1] = case.scalars.get("ignore_index", -100)
     return values
@@ -268,6 +274,7 @@ SCALARS = {
     "grad_scale": (lambda r, s: r.uniform(0.1, 9), None), "step": (lambda r, s: r.randint(1, 10**9), 0),
     "scoring": (lambda r, s: 1, None), "no_renormalize": (lambda r, s: 1, None), "group_score": (lambda r, s: 1, None),
     "routed_scaling": (lambda r, s: r.uniform(-2, 2), None), "round_weights": (lambda r, s: r.randint(3, 4), None),
+    "capacity": (lambda r, s: r.randint(1, 9), -1),
     "num_groups": (lambda r, s: r.choice([2, s["num_experts"] // 2]), -1), "topk_groups": (lambda r, s: 1, -1),
     "base": (lambda r, s: r.uniform(1, 1e6), -1.0), "attention_factor": (lambda r, s: r.uniform(0.5, 2), None),
     "scaling.factor": (lambda r, s: r.uniform(1, 16), -1.0), "scaling.low_freq_factor": (lambda r, s: r.uniform(0.5, 2), 9.0),

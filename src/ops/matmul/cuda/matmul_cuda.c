@@ -13,7 +13,7 @@ static void define(struct tsri_cuda_program *program, const char *name, int valu
 
 struct tsri_cuda_program matmul_cuda_tile_program(enum matmul_cuda_kind kind,
                                                   const struct matmul_cuda_tile *tile,
-                                                  tsr_dtype dtype, bool is_fp8) {
+                                                  tsr_dtype dtype, bool is_fp8, bool is_listed) {
     static const struct {
         const char *source, *entry;
     } kernels[] = {{"ops/matmul/cuda/matmul_fma.cu", "matmul_fma"},
@@ -22,6 +22,7 @@ struct tsri_cuda_program matmul_cuda_tile_program(enum matmul_cuda_kind kind,
     struct tsri_cuda_program program =
         tsri_cuda_dtype_program(kernels[kind].source, kernels[kind].entry, dtype);
     if (kind == MATMUL_GEMV) return program; // its tiles are built in
+    if (is_listed) define(&program, "LISTED", 1);
     if (kind == MATMUL_FMA) {
         define(&program, "BLOCK", tile->block_m);
         if (is_fp8) define(&program, "FP8", 1);
@@ -34,6 +35,13 @@ struct tsri_cuda_program matmul_cuda_tile_program(enum matmul_cuda_kind kind,
     return program;
 }
 
+// Whether steps of k come by a list. Rows of a do without a kernel of their own.
+static bool is_listed(const struct matmul_problem *p) {
+    const struct matmul_groups *groups = &p->groups;
+    return groups->are_depths &&
+           (matmul_is_listed(&groups->of_a) || matmul_is_listed(&groups->of_b));
+}
+
 // ---- The tiled variants -----------------------------------------------------------------------
 
 static tsr_status prepare(tsr_context *ctx, const struct matmul_problem *p,
@@ -43,7 +51,8 @@ static tsr_status prepare(tsr_context *ctx, const struct matmul_problem *p,
         matmul_cuda_layout(p, kind, (int)plan->block_k, plan->grain);
     const tsr_dtype dtype = matmul_cuda_dtype(p);
     const bool is_fp8 = matmul_is_fp8(p->a.dtype);
-    const struct tsri_cuda_program program = matmul_cuda_tile_program(kind, l.tile, dtype, is_fp8),
+    const struct tsri_cuda_program program = matmul_cuda_tile_program(kind, l.tile, dtype, is_fp8,
+                                                                      is_listed(p)),
                                    reduce = matmul_cuda_reduce_program(dtype),
                                    copy = matmul_cuda_copy_program(p->a.dtype);
     TSRI_TRY(tsri_cuda_prepare(matmul_cuda_op_of(p), queue, &program));
@@ -78,8 +87,8 @@ static tsr_status run(tsr_context *ctx, const struct matmul_problem *p,
     TSRI_TRY(matmul_cuda_place(ctx, p, &p->b, p->b.col, p->b.row, &l.b, bytes + l.b_at, &params.b));
     TSRI_TRY(matmul_cuda_place(ctx, p, &p->b_up, p->b_up.col, p->b_up.row, &l.b_up,
                                bytes + l.b_up_at, &params.b_up));
-    const struct tsri_cuda_program program =
-        matmul_cuda_tile_program(kind, l.tile, matmul_cuda_dtype(p), matmul_is_fp8(p->a.dtype));
+    const struct tsri_cuda_program program = matmul_cuda_tile_program(
+        kind, l.tile, matmul_cuda_dtype(p), matmul_is_fp8(p->a.dtype), is_listed(p));
     for (; params.first_tile < l.num_tiles; params.first_tile += plan->num_tasks) {
         const struct tsri_cuda_launch launch = {
             .num_blocks = tsri_min(plan->num_tasks, l.num_tiles - params.first_tile),

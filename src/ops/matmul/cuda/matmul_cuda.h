@@ -159,10 +159,10 @@ tsr_status matmul_cuda_gemv_prepare(tsr_context *, const void *, const struct ts
 tsr_status matmul_cuda_fma_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status matmul_cuda_mma_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status matmul_cuda_gemv_run(tsr_context *, const void *, const struct tsri_plan *, void *);
-// The program of one of their tiles.
+// The program of one of their tiles. is_listed: groups cut k, and steps of k of an operand come by a list.
 struct tsri_cuda_program matmul_cuda_tile_program(enum matmul_cuda_kind kind,
                                                   const struct matmul_cuda_tile *tile,
-                                                  tsr_dtype dtype, bool is_fp8);
+                                                  tsr_dtype dtype, bool is_fp8, bool is_listed);
 
 // matmul_cuda_wgmma.c
 enum { MATMUL_WGMMA_SHARED_BYTES = 232448 }; // most shared memory of a Hopper block
@@ -228,5 +228,7 @@ bool matmul_cuda_fp8_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_progra
 
 // matmul_cuda_kernels.c
 bool matmul_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
+// The kernels of grouped gradients with lists.
+bool matmul_cuda_listed_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
 
 #endif

@@ -4,15 +4,16 @@
 
 // 16-bit products use tensor cores; on Hopper all use wgmma, except groups of few rows and products with large k and
 // few tiles.
-static bool list_tiles(enum matmul_cuda_kind kind, tsr_dtype dtype, int cuda_arch, int *index,
-                       struct tsri_cuda_program *program) {
+static bool list_tiles(enum matmul_cuda_kind kind, tsr_dtype dtype, bool is_listed, int cuda_arch,
+                       int *index, struct tsri_cuda_program *program) {
     int num_tiles;
     const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(kind, &num_tiles);
     for (int i = 0; i < num_tiles; i++) {
         if (!matmul_cuda_has_tile(kind, i, dtype) || (*index)-- > 0) continue;
-        *program = matmul_cuda_tile_program(kind, &tiles[i], dtype, false);
+        *program = matmul_cuda_tile_program(kind, &tiles[i], dtype, false, is_listed);
         program->is_rare =
             kind == MATMUL_FMA ? dtype != TSR_F32 : cuda_arch == 90 && tiles[i].block_m > 32;
+        if (is_listed) program->is_rare |= kind == MATMUL_FMA || dtype == TSR_F16;
         return true;
     }
     return false;
@@ -21,19 +22,19 @@ static bool list_tiles(enum matmul_cuda_kind kind, tsr_dtype dtype, int cuda_arc
 bool matmul_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
     for (int d = 0; d < TSRI_NUM_CUDA_DTYPES; d++) {
         tsr_dtype dtype = tsri_cuda_dtypes[d];
-        if (list_tiles(MATMUL_FMA, dtype, cuda_arch, &index, program)) return true;
+        if (list_tiles(MATMUL_FMA, dtype, false, cuda_arch, &index, program)) return true;
         if (dtype != TSR_F32 && index-- == 0) {
             int num_tiles;
             const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(MATMUL_FMA, &num_tiles);
-            *program =
-                matmul_cuda_tile_program(MATMUL_FMA, &tiles[MATMUL_FMA_FP8_TILE], dtype, true);
+            *program = matmul_cuda_tile_program(MATMUL_FMA, &tiles[MATMUL_FMA_FP8_TILE], dtype,
+                                                true, false);
             program->is_rare = dtype == TSR_F16 || cuda_arch == 90;
             return true;
         }
         if (dtype != TSR_F32 && cuda_arch == 90 && matmul_cuda_fp8_kernel(&index, dtype, program))
             return true;
         if (dtype != TSR_F32 && cuda_arch >= 80 &&
-            list_tiles(MATMUL_MMA, dtype, cuda_arch, &index, program))
+            list_tiles(MATMUL_MMA, dtype, false, cuda_arch, &index, program))
             return true;
         if (dtype != TSR_F32 && cuda_arch == 90 && matmul_cuda_wgmma_kernel(&index, dtype, program))
             return true;
@@ -50,6 +51,17 @@ bool matmul_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *prog
         *program =
             dtype == TSR_F16 ? matmul_cuda_lines8_program() : matmul_cuda_copy_program(dtype);
         if (index-- == 0) return true;
+    }
+    return false;
+}
+
+bool matmul_cuda_listed_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
+    for (int d = 0; d < TSRI_NUM_CUDA_DTYPES; d++) {
+        const tsr_dtype dtype = tsri_cuda_dtypes[d];
+        if (list_tiles(MATMUL_FMA, dtype, true, cuda_arch, &index, program)) return true;
+        if (dtype != TSR_F32 && cuda_arch >= 80 &&
+            list_tiles(MATMUL_MMA, dtype, true, cuda_arch, &index, program))
+            return true;
     }
     return false;
 }

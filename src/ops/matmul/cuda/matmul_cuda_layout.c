@@ -147,7 +147,9 @@ static struct matmul_cuda_operand as_lines(const struct matmul_problem *p,
                                            int64_t extent, int64_t step_mn, int64_t step_k) {
     struct matmul_cuda_operand o = {.is_mn = is_mn, .num_matrices = 1};
     int64_t element = (int64_t)tsr_dtype_bytes(t->dtype);
-    o.lines = is_mn ? p->k : extent;
+    const struct matmul_list *list = t == &p->a ? &p->groups.of_a : &p->groups.of_b;
+    const bool is_listed = t != &p->b_up && matmul_is_listed(list);
+    o.lines = is_listed ? list->num_lines : is_mn ? p->k : extent;
     o.width = is_mn ? extent : p->k;
     o.line = o.lines <= 1 ? 0 : is_mn ? step_k : step_mn;
     for (int i = 0; i < MATMUL_MAX_BATCH_DIMS; i++) o.batch[i] = p->batch[i] > 1 ? t->batch[i] : 0;

@@ -133,15 +133,20 @@ static void set_scale(struct matmul_scale *to, const struct matmul_matrix *from,
     set_batch(to->batch, from->batch);
 }
 
+static struct matmul_list_params list_params(const struct matmul_list *list) {
+    return (struct matmul_list_params){list->lines.data, list->lines.stride, (int)list->num_lines};
+}
+
 void matmul_cuda_set_output(const struct matmul_problem *p, struct matmul_params *params) {
     params->c = (struct matmul_operand){p->c.data, p->c.row, {0}};
     params->residual = (struct matmul_operand){p->residual.data, p->residual.row, {0}};
     set_batch(params->c.batch, p->c.batch);
     set_batch(params->residual.batch, p->residual.batch);
     const struct matmul_groups *groups = &p->groups;
-    params->groups =
-        (struct matmul_group_params){groups->starts.data, groups->starts.stride, groups->bias,
-                                     groups->are_counts, groups->are_depths};
+    params->groups = (struct matmul_group_params){
+        groups->starts.data,       groups->starts.stride, groups->bias,
+        groups->are_counts,        groups->are_depths,    list_params(&groups->of_a),
+        list_params(&groups->of_b)};
     params->bias = p->bias;
     params->bias_is_f32 = p->bias_dtype == TSR_F32;
     params->residual_is_f32 = p->residual.dtype == TSR_F32;

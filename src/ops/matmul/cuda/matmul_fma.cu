@@ -8,7 +8,8 @@
 // Figures: docs/kernels/matmul_cuda.md.
 // The host defines
 //     DTYPE, BLOCK (tiles of BLOCK x BLOCK: 128 or 64), and FP8 if a and b are fp8: the formats are then parameters, DTYPE is
-//     that of c, bias and residual, and elements are multiplied by their scales when they are widened
+//     that of c, bias and residual, and elements are multiplied by their scales when they are widened; LISTED if groups cut k
+//     and lines of a or b come by a list
 #ifdef FP8
 #define HAS_SCALES
 #include "cuda/device/fp8.cuh"
@@ -48,6 +49,10 @@ struct loader {
     const char *from;
     int k, at; // of the first element in the tile: along k, and along m or n
     int count; // elements that exist
+#ifdef LISTED
+    const char *of_line_0;
+    int line; // of the current tile; -1: zeros
+#endif
 #ifdef FP8
     const float *scale; // of this batch
     long long scale_mn, scale_k;
@@ -68,7 +73,12 @@ DEVICE void loader_start(struct loader *l, const struct matmul_params *p,
     long long at = first + (up != 0 ? column_in_c(p, l->at) : l->at), k = t->first_k + l->k;
     long long left = end - at;
     l->count = left <= 0 ? 0 : is_mn && left < 8 ? (int)left : 8;
-    if (left <= 0) at = 0;
+    if (!is_mn && up == 0 && left > 0 && p->groups.of_a.lines != 0)
+        if ((at = line_of(&p->groups.of_a, at)) < 0) l->count = 0;
+    if (left <= 0 || at < 0) at = 0;
+#ifdef LISTED
+    l->of_line_0 = (const char *)from->data + (batch_offset(from, t->index) + at) * OPERAND_BYTES;
+#endif
     at = is_mn ? k * from->line + at : at * from->line + k;
     l->from = (const char *)from->data + (batch_offset(from, t->index) + at) * OPERAND_BYTES;
 #ifdef FP8
@@ -87,9 +97,21 @@ DEVICE void loader_start(struct loader *l, const struct matmul_params *p,
 #endif
 }
 
+#ifdef LISTED
+// Finds the thread's line of the tile that begins at first_k, with k_left lines to go.
+DEVICE void loader_find(struct loader *l, const struct matmul_operand *x,
+                        const struct matmul_list_params *list, long long first_k, int k_left) {
+    l->line = l->k < k_left ? line_of(list, first_k + l->k) : -1;
+    l->from = l->of_line_0 + (l->line < 0 ? 0 : l->line) * x->line * OPERAND_BYTES;
+}
+#endif
+
 DEVICE uint4 load_part(const struct loader *l, int part, int k_left, int is_mn, int is_vector) {
     int left = k_left - l->k, count = l->count;
     if (left <= 0) count = 0;
+#ifdef LISTED
+    if (l->line < 0) count = 0;
+#endif
     if (!is_mn && left < count) count = left;
     count -= part * OF_PART;
     const char *from = l->from + part * 16;
@@ -211,6 +233,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     loader_start(&a, &p, &p.a, 0, &t, p.a_is_mn);
     loader_start(&b, &p, &p.b, &p.b_up, &t, p.b_is_mn);
     int k_left = (int)(t.end_k - t.first_k), num_k = (k_left + BLOCK_K - 1) / BLOCK_K;
+#ifdef LISTED
+    loader_find(&a, &p.a, &p.groups.of_a, t.first_k, k_left);
+    loader_find(&b, &p.b, &p.groups.of_b, t.first_k, k_left);
+#endif
     float acc[ROWS][COLUMNS];
 #pragma unroll
     for (int i = 0; i < ROWS * COLUMNS; i++) acc[i / COLUMNS][i % COLUMNS] = 0;
@@ -226,8 +252,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         const float *now = tiles + tile % 2 * (2 * TILE_FLOATS);
         float *after = tiles + (tile + 1) % 2 * (2 * TILE_FLOATS);
         k_left -= BLOCK_K;
+#ifdef LISTED
+        loader_find(&a, &p.a, &p.groups.of_a, t.end_k - k_left, k_left);
+        loader_find(&b, &p.b, &p.groups.of_b, t.end_k - k_left, k_left);
+#else
         a.from += (p.a_is_mn ? p.a.line : 1) * (BLOCK_K * OPERAND_BYTES);
         b.from += (p.b_is_mn ? p.b.line : 1) * (BLOCK_K * OPERAND_BYTES);
+#endif
         // The next tile of a is loaded during the first half of the steps, that of b during the second, part by part:
         // all at once would take too many registers.
         const int steps = BLOCK_K / 2 / PARTS;

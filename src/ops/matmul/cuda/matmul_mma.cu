@@ -8,7 +8,7 @@
 // Floor: 2 m n k FLOPs at the rate of mma.sync.
 // Limit: at 1024^3 and with few rows, latency. Figures: docs/kernels/matmul_cuda.md.
 // The host defines
-//     DTYPE, BLOCK_M, BLOCK_N, BLOCK_K, STAGES
+//     DTYPE, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, and LISTED if groups cut k and lines of a or b come by a list
 #include "cuda/device/mma.cuh"
 #include "ops/matmul/cuda/matmul_epilogue.cuh"
 
@@ -30,6 +30,9 @@
 #define A_COPIES (A_BYTES / 16 / THREADS)
 #define B_COPIES (B_BYTES / 16 / THREADS)
 #define PROMOTE 2048 // as in matmul_cuda_layout.c
+#ifdef LISTED
+#include "ops/matmul/cuda/matmul_listed.cuh"
+#else
 
 // ---- From memory to shared memory ---------------------------------------------------------------
 
@@ -56,6 +59,8 @@
             const struct matmul_operand *from = up != 0 && is_of_up(p, j) ? up : x;                \
             long long at = first + (up != 0 ? column_in_c(p, j) : j), left = end - at;             \
             long long k = t->first_k + c->k + (is_mn ? i * lines : 0);                             \
+            if (!is_mn && up == 0 && left > 0 && p->groups.of_a.lines != 0)                        \
+                if ((at = line_of(&p->groups.of_a, at)) < 0) left = 0;                             \
             if (is_mn && left < 8) c->bytes = (int)left * 2;                                       \
             if (left > 0) c->mask |= 1u << i;                                                      \
             if (left <= 0) at = 0, k = 0;                                                          \
@@ -64,8 +69,10 @@
         }                                                                                          \
     }                                                                                              \
     /* The tile with k_left columns of k to go, to a stage; the next call copies the next tile. */ \
-    DEVICE void name##_copy(struct name *c, const struct matmul_operand *x, unsigned stage,        \
-                            int k_left, int is_mn) {                                               \
+    DEVICE void name##_copy(struct name *c, const struct matmul_operand *x,                        \
+                            const struct matmul_list_params *list, unsigned stage, int k_left,     \
+                            int is_mn) {                                                           \
+        (void)list;                                                                                \
         long long step = (is_mn ? x->line : 1) * (BLOCK_K * 2);                                    \
         int lines = THREADS / (block / 8);                                                         \
         _Pragma("unroll") for (int i = 0; i < copies; i++) {                                       \
@@ -79,6 +86,8 @@
             c->from[i] += step;                                                                    \
         }                                                                                          \
     }
+
+#endif
 
 DEFINE_COPIER(copier_a, A_COPIES, BLOCK_M)
 DEFINE_COPIER(copier_b, B_COPIES, BLOCK_N)
@@ -155,8 +164,9 @@ DEVICE void multiply(const struct matmul_params *p, const struct tile *t, unsign
 #define COPY_TILE(stage)                                                                           \
     {                                                                                              \
         if (k_left > 0) {                                                                          \
-            copier_a_copy(&a, &p->a, base + (stage)*STAGE_BYTES, k_left, a_is_mn);                 \
-            copier_b_copy(&b, &p->b, base + (stage)*STAGE_BYTES + A_BYTES, k_left, b_is_mn);       \
+            const unsigned to = base + (stage)*STAGE_BYTES;                                        \
+            copier_a_copy(&a, &p->a, &p->groups.of_a, to, k_left, a_is_mn);                        \
+            copier_b_copy(&b, &p->b, &p->groups.of_b, to + A_BYTES, k_left, b_is_mn);              \
         }                                                                                          \
         k_left -= BLOCK_K;                                                                         \
         copy_commit();                                                                             \
@@ -240,7 +250,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     if (p.has_sums)
         for (int i = 0; i < TILES_M * TILES_N * 4; i++) clear_sum(sums + i * THREADS * 4);
 
-    // One loop for each layout: loads that choose at every step would cost a quarter of the rate.
+            // One loop for each layout: loads that choose at every step would cost a quarter of the rate.
+#ifdef LISTED
+    multiply(&p, &t, base, sums, acc, 1, 1);
+#else
     if (p.a_is_mn && p.b_is_mn)
         multiply(&p, &t, base, sums, acc, 1, 1);
     else if (p.a_is_mn)
@@ -249,6 +262,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         multiply(&p, &t, base, sums, acc, 0, 1);
     else
         multiply(&p, &t, base, sums, acc, 0, 0);
+#endif
 
     t = find_tile(&p, forgotten(number), BLOCK_M, BLOCK_N);
     COPY_WAIT(0);

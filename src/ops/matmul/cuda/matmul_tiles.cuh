@@ -51,6 +51,13 @@ DEVICE void group_rows(const struct matmul_params *p, int group, int *first, int
     *end = clamp(start[g->are_counts ? 0 : g->step], *first, rows);
 }
 
+// The line of an operand that its row i is; -1: there is none.
+DEVICE int line_of(const struct matmul_list_params *list, long long i) {
+    if (list->lines == 0) return (int)i;
+    const int line = list->lines[i * list->step];
+    return (unsigned)line < (unsigned)list->num_lines ? line : -1;
+}
+
 // The group of row `row` of tiles (numbered through all groups), and that row's number in the group; -1: none. The
 // whole warp must call it.
 DEVICE int find_group(const struct matmul_params *p, int *row, int block_m) {

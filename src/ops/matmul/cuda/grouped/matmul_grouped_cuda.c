@@ -26,7 +26,8 @@ enum {
 // ---- Which variant ------------------------------------------------------------------------------
 
 static bool is_grouped_size(const struct matmul_problem *p) {
-    return p->m <= MAX_SIZE && p->k <= MAX_SIZE && p->num_batches <= MAX_SIZE;
+    return p->m <= MAX_SIZE && p->k <= MAX_SIZE && p->num_batches <= MAX_SIZE &&
+           p->groups.of_a.num_lines <= MAX_SIZE && p->groups.of_b.num_lines <= MAX_SIZE;
 }
 
 static bool has_list(const struct matmul_problem *p) {
@@ -34,13 +35,11 @@ static bool has_list(const struct matmul_problem *p) {
 }
 
 bool matmul_grouped_fma_serves(const void *problem, const struct tsri_limits *limits) {
-    return matmul_cuda_fma_serves(problem, limits) && is_grouped_size(problem) &&
-           !has_list(problem);
+    return matmul_cuda_fma_serves(problem, limits) && is_grouped_size(problem);
 }
 
 bool matmul_grouped_mma_serves(const void *problem, const struct tsri_limits *limits) {
-    return matmul_cuda_mma_serves(problem, limits) && is_grouped_size(problem) &&
-           !has_list(problem);
+    return matmul_cuda_mma_serves(problem, limits) && is_grouped_size(problem);
 }
 
 // The map of boxes of 128 bytes of some lines of `width` elements, `line` apart, in the groups' matrices or in one
@@ -139,10 +138,12 @@ bool matmul_grouped_forward_kernel(int index, int cuda_arch, struct tsri_cuda_pr
 }
 
 bool matmul_grouped_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
-    if (cuda_arch != 90 || index >= 2) return false;
-    *program = program_of(index & 1 ? TSR_F16 : TSR_BF16, true, true);
-    program->is_rare = index & 1;
-    return true;
+    if (cuda_arch == 90 && index < 2) {
+        *program = program_of(index & 1 ? TSR_F16 : TSR_BF16, true, true);
+        program->is_rare = index & 1;
+        return true;
+    }
+    return matmul_cuda_listed_kernel(index - (cuda_arch == 90 ? 2 : 0), cuda_arch, program);
 }
 
 // ---- Plan and launch ----------------------------------------------------------------------------

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// The weighted sum of each token's rows, and the shared expert and the residual. A warp takes a span of a token's columns; for 16
+// bytes of columns a lane loads AT_ONCE rows before it uses the first, and adds them in order. Rows and weights of the token
+// are read once a span, by lanes, and passed on by shuffles.
+// Floor: each row read once, each token written once.
+// Limit: memory; with few tokens the latency of two loads, of row numbers and of rows.
+// Figures: docs/kernels/moe.md.
+// The host defines
+//     DTYPE: the dtype of rows, shared and y; the residual may be fp32
+#include "ops/moe_combine/moe_combine_device.cuh"
+
+// sum += AT_ONCE rows from assignment k on.
+DEVICE void add_rows(float sum[GROUP], const struct moe_combine_forward_params *p,
+                     const struct batch *batch, int k, int col, int count) {
+    uint4 raw[AT_ONCE];
+    fetch_rows(raw, &p->rows, batch, col, count, p->is_aligned);
+    EACH_ROW(j) {
+        float x[GROUP];
+        if (k + j >= p->assignments.top_k) continue;
+        widen(raw[j], x);
+        EACH_ELEMENT(i) sum[i] = fmaf(batch->weight[j], x[i], sum[i]);
+    }
+}
+
+// A group of the residual: one of DTYPE or, with fp32 beside 16 bits, two of fp32.
+struct residual {
+    uint4 raw[2];
+};
+
+DEVICE int has_two(const struct moe_combine_forward_params *p) {
+    return ELEMENT_BYTES == 2 && p->is_residual_f32;
+}
+
+DEVICE struct residual fetch_residual(const struct moe_combine_forward_params *p, long long token,
+                                      int col, int count) {
+    struct residual r = {{make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)}};
+    const long long at = token * p->residual.stride + col;
+    if (p->residual.data == 0 || !p->is_aligned) return r;
+    load_bytes_if(&r.raw[0], p->residual.data, has_two(p) ? 2 * at : at, count > 0);
+    if (has_two(p)) load_bytes_if(&r.raw[1], p->residual.data, 2 * at + GROUP, count > 0);
+    return r;
+}
+
+DEVICE void add_residual(float sum[GROUP], const struct moe_combine_forward_params *p,
+                         const struct residual *r, long long token, int col, int count) {
+    float x[GROUP];
+    if (!p->is_aligned) {
+        const long long at = token * p->residual.stride + col;
+        EACH_ELEMENT(i)
+        x[i] = i < count ? load_either(p->residual.data, at + i, p->is_residual_f32) : 0;
+    } else if (has_two(p)) {
+        const unsigned word[8] = {r->raw[0].x, r->raw[0].y, r->raw[0].z, r->raw[0].w,
+                                  r->raw[1].x, r->raw[1].y, r->raw[1].z, r->raw[1].w};
+        EACH_ELEMENT(i) x[i] = __uint_as_float(word[i]);
+    } else {
+        widen(r->raw[0], x);
+    }
+    EACH_ELEMENT(i) sum[i] += x[i];
+}
+
+DEVICE void take_span(const struct moe_combine_forward_params *p, long long token, int first,
+                      int last) {
+    const int top_k = p->assignments.top_k;
+    struct held held = hold_rows(&p->assignments, token, 0);
+    struct batch batch;
+    float gate = 1, slope;
+    spread_rows(&batch, held, 0);
+    if (p->shared_gate != 0) gate = sigmoid_of(p->shared_gate[token * p->gate_stride], &slope);
+    for (int base = first; base < last; base += 32 * GROUP) {
+        const int col = base + LANE * GROUP, count = count_at(col, p->hidden);
+        const struct residual residual = fetch_residual(p, token, col, count);
+        uint4 shared = make_uint4(0, 0, 0, 0);
+        float sum[GROUP] = {0};
+        if (p->shared.data != 0)
+            shared = fetch(p->shared.data, token * p->shared.stride + col, count, p->is_aligned);
+        for (int k = 0; k < top_k; k += AT_ONCE) {
+            if (top_k > 32 && k % 32 == 0) held = hold_rows(&p->assignments, token, k);
+            if (top_k > AT_ONCE) spread_rows(&batch, held, k % 32);
+            add_rows(sum, p, &batch, k, col, count);
+        }
+        if (p->shared.data != 0) {
+            float x[GROUP];
+            widen(shared, x);
+            EACH_ELEMENT(i) sum[i] = fmaf(gate, x[i], sum[i]);
+        }
+        if (p->residual.data != 0) add_residual(sum, p, &residual, token, col, count);
+        put(p->y.data, token * p->y.stride + col, sum, count, p->is_aligned, 0);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(32 * MOE_COMBINE_FORWARD_WARPS)
+    moe_combine_forward(const struct moe_combine_forward_params p) {
+    const long long step = (long long)gridDim.x * MOE_COMBINE_FORWARD_WARPS;
+    long long unit = (long long)blockIdx.x * MOE_COMBINE_FORWARD_WARPS + WARP;
+    begin_early();
+    for (; unit < p.num_units; unit += step) {
+        const long long token = unit / p.spans;
+        const int first = (int)(unit - token * p.spans) * p.span;
+        take_span(&p, token, first, p.hidden - first < p.span ? p.hidden : first + p.span);
+    }
+}
