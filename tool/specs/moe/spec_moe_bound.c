@@ -53,7 +53,7 @@ static struct part sigmoid_part(double x, double steepness) {
 
 static struct part part_of(tsr_activation kind, double x) {
     const double root = 0.79788456080286536;
-    switch (kind) {
+    switch ((int)kind) {
     case TSR_ACTIVATION_GELU: {
         const double phi = 0.5 * erfc(-x * 0.70710678118654752);
         return (struct part){x * phi, phi + x * exp(-0.5 * x * x) / 2.5066282746310005};
