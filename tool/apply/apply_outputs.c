@@ -136,12 +136,12 @@ static bool is_for_backward(const struct apply *apply, const struct op_spec *spe
     return false;
 }
 
-bool apply_is_wanted(struct apply *apply, const struct op_spec *spec, int slot) {
+bool apply_is_wanted(struct apply *apply, const struct op_spec *spec, int slot,
+                     enum slot_role role) {
     const struct slot_spec *output = &spec->slots[slot];
     if (!output->is_optional) return true;
-    if (output->role == SLOT_INOUT &&
-        (spec->gives == NULL || apply_find(apply, output->name) != NULL))
-        return apply_find(apply, output->name) != NULL;
+    if (role == SLOT_NONE) return false;
+    if (role != SLOT_OUT) return apply_find(apply, output->name) != NULL;
     bool has_model = output->model == NULL || apply_model(apply, output) != NULL;
     if (is_for_backward(apply, spec, output->name) && has_model) return true;
     if (apply->num_results > 0) return find_asked(apply, output->name) != NULL;

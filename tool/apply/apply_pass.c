@@ -99,7 +99,7 @@ static bool set_dtype(struct pass *pass) {
 static bool check_dtypes(struct pass *pass) {
     const struct op_spec *spec = pass->c.spec;
     for (int s = 0; spec->slots[s].name != NULL; s++) {
-        if (pass->bound[s] == NULL || spec->slots[s].role == SLOT_INOUT) continue;
+        if (pass->bound[s] == NULL || case_role(&pass->c, s) == SLOT_INOUT) continue;
         tsr_dtype got = pass->bound[s]->tensor.dtype, expected = case_slot_dtype(&pass->c, s);
         if (spec->slots[s].kind == SLOT_SMALL && got == TSR_F32) continue;
         if (got == expected) continue;
@@ -293,10 +293,8 @@ static bool make_outputs(struct pass *pass, bool is_described) {
     for (int s = 0; spec->slots[s].name != NULL; s++) {
         if (spec->slots[s].role == SLOT_IN) continue;
         const char *name = spec->slots[s].name;
-        const bool is_given = pass->bound[s] != NULL || spec->gives == NULL;
-        pass->c.is_present[s] =
-            apply_is_wanted(pass->apply, spec, s) &&
-            (is_given || !spec->slots[s].is_optional || spec->gives(&pass->c, s));
+        const enum slot_role role = case_role(&pass->c, s);
+        pass->c.is_present[s] = apply_is_wanted(pass->apply, spec, s, role);
         if (!pass->c.is_present[s]) continue;
         const struct apply_value *before = pass->bound[s];
         tsr_dtype dtype =

@@ -100,7 +100,7 @@ bool inputs_create(struct inputs *inputs, const struct op_case *c, uint64_t seed
             inputs_release(inputs);
             return false;
         }
-        if (spec->slots[s].role == SLOT_OUT) memset(data, 0x3f, inputs->bytes[s]);
+        if (case_role(c, s) == SLOT_OUT) memset(data, 0x3f, inputs->bytes[s]);
     }
     struct op_case reduced = case_reduced(c, drawn_elements, 1e300, false);
     struct tensors drawn;
@@ -108,9 +108,9 @@ bool inputs_create(struct inputs *inputs, const struct op_case *c, uint64_t seed
     bool is_drawn = tensors_create_f64(&drawn, &reduced);
     is_drawn = is_drawn && tensors_fill_f64(&drawn, &reduced, &rng, FILL_NORMAL, LAYOUT_CONTIGUOUS);
     for (int s = 0; is_drawn && spec->slots[s].name != NULL; s++)
-        if (c->is_present[s] && is_whole(c, s) && spec->slots[s].role != SLOT_OUT)
+        if (c->is_present[s] && is_whole(c, s) && case_role(c, s) != SLOT_OUT)
             fill_whole(inputs, s, &rng);
-        else if (c->is_present[s] && spec->slots[s].role != SLOT_OUT)
+        else if (c->is_present[s] && case_role(c, s) != SLOT_OUT)
             fill_slot(&inputs->c.tensor[s], inputs->bytes[s], &drawn.c.tensor[s]);
     tensors_release(&drawn);
     if (!is_drawn) inputs_release(inputs);

@@ -35,7 +35,7 @@ struct param_spec {
 };
 #define PARAM_FLOAT .least = -0x1.fffffep127, .most = 0x1.fffffep127 // the field is a float
 
-enum slot_role { SLOT_IN, SLOT_OUT, SLOT_INOUT };
+enum slot_role { SLOT_IN, SLOT_OUT, SLOT_INOUT, SLOT_NONE };
 enum slot_kind {
     SLOT_MAIN,  // the case's dtype
     SLOT_SMALL, // op_case.small_dtype: the case's dtype, or f32 if that has 16 bits
@@ -110,9 +110,9 @@ struct op_spec {
     tsr_dtype (*slot_dtype)(const struct op_case *c, int slot);
     // Sets size parameters from the tensors present (apply). False: their ranks do not fit.
     bool (*infer)(struct op_case *c);
-    // Whether the call makes an optional or in-out tensor from the inputs that are present. NULL: an optional output always,
-    // an in-out tensor never, because it is updated.
-    bool (*gives)(const struct op_case *c, int slot);
+    // The role of a tensor where it depends on the other inputs and the options: ids of experts are made by a router, or
+    // given. SLOT_NONE: the call cannot make this optional output. NULL: the slot's own.
+    enum slot_role (*role)(const struct op_case *c, int slot);
     // bench: sets sizes that are 0 and follow from others. NULL: there are none.
     void (*complete)(struct op_case *c);
     // Runs the call, or its prepare when workspace_bytes is not NULL.
@@ -176,6 +176,7 @@ bool spec_is_baseline(const struct op_spec *spec, const char *variant);
 int64_t case_int(const struct op_case *c, const char *name); // aborts on an unknown name
 double case_real(const struct op_case *c, const char *name);
 tsr_dtype case_slot_dtype(const struct op_case *c, int slot);
+enum slot_role case_role(const struct op_case *c, int slot);
 // An eighth of the rounding error of a slot's dtype, if that has 16 bits; else 0.
 double eighth_of_rounding(const struct op_case *c, int slot);
 int64_t case_numel(const struct op_case *c, int slot);   // INT64_MAX if there are more

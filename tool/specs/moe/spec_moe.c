@@ -215,30 +215,19 @@ static bool infer(struct op_case *c) {
     return true;
 }
 
-// Optional tensors that the call makes with these inputs.
-static bool forward_gives(const struct op_case *c, int slot) {
+static enum slot_role forward_role(const struct op_case *c, int slot) {
     const bool is_routed = c->is_present[MIX_ROUTER] || c->is_present[MIX_LOGITS];
-    switch (slot) {
-    case MIX_IDS:
-    case MIX_WEIGHTS:
-    case MIX_MEAN_PROBS:
-    case MIX_BALANCE:
-    case MIX_Z:
-    case MIX_VARIANCE:
-    case MIX_NAN_ROWS: return is_routed;
-    case MIX_SHARED_PREACT: return c->is_present[MIX_SHARED_W_UP];
-    default: return true;
-    }
+    if (slot == MIX_IDS || slot == MIX_WEIGHTS) return is_routed ? SLOT_OUT : SLOT_IN;
+    const bool is_missing = (slot >= MIX_MEAN_PROBS && slot <= MIX_NAN_ROWS && !is_routed) ||
+                            (slot == MIX_SHARED_PREACT && !c->is_present[MIX_SHARED_W_UP]);
+    return is_missing ? SLOT_NONE : forward_slots[slot].role;
 }
 
-static bool backward_gives(const struct op_case *c, int slot) {
-    switch (slot) {
-    case MIX_DWEIGHTS: return !c->is_present[MIX_ROUTER] && !c->is_present[MIX_LOGITS];
-    case MIX_DW_GATE:
-    case MIX_DW_UP:
-    case MIX_DW_DOWN: return c->param[MIX_ACCUMULATE] == 0;
-    default: return true;
-    }
+static enum slot_role backward_role(const struct op_case *c, int slot) {
+    if (slot >= MIX_DW_GATE && slot <= MIX_DW_DOWN)
+        return c->param[MIX_ACCUMULATE] != 0 ? SLOT_INOUT : SLOT_OUT;
+    const bool is_routed = c->is_present[MIX_ROUTER] || c->is_present[MIX_LOGITS];
+    return slot == MIX_DWEIGHTS && is_routed ? SLOT_NONE : backward_slots[slot].role;
 }
 
 // ---- Work and memory --------------------------------------------------------------------------
@@ -273,11 +262,8 @@ static double bytes_of(const struct op_case *c) {
     for (int s = 0; c->spec->slots[s].name != NULL; s++) {
         if (!c->is_present[s]) continue;
         const bool is_of_experts = s == MIX_W_GATE || s == MIX_W_UP || s == MIX_W_DOWN;
-        const bool is_added_to = c->spec->slots[s].role == SLOT_INOUT &&
-                                 c->spec->slots[s].kind != SLOT_I32 && moe_is_backward(c) &&
-                                 c->param[MIX_ACCUMULATE] != 0;
         bytes += case_elements(c, s) * (double)tsr_dtype_bytes(case_slot_dtype(c, s)) *
-                 (is_of_experts ? touched(&n) : 1) * (is_added_to ? 2 : 1);
+                 (is_of_experts ? touched(&n) : 1) * (case_role(c, s) == SLOT_INOUT ? 2 : 1);
     }
     return bytes;
 }
@@ -338,7 +324,8 @@ static bool traffic(const struct op_case *c, const char *variant, struct op_traf
 
 // ---- bench --------------------------------------------------------------------------------------
 
-// A router, or logits where tokens go by a plan; with a shared expert its weights; all gradients, if none is named.
+// A router, or logits where tokens go by a plan; with a shared expert its weights; the gradients of the tensors that are
+// there in place of those of others.
 static void complete(struct op_case *c) {
     bool *is = c->is_present;
     const bool is_planned = c->param[MIX_ROUTING] != ROUTING_RANDOM, backward = moe_is_backward(c);
@@ -346,20 +333,19 @@ static void complete(struct op_case *c) {
     if (is[MIX_ROUTER] && is_planned) {
         is[MIX_ROUTER] = is[MIX_LOGITS_BIAS] = false;
         is[MIX_LOGITS] = true;
-        if (backward) is[MIX_DROUTER] = is[MIX_DLOGITS_BIAS] = false;
     }
     if (c->param[MIX_SHARED_INTERMEDIATE] > 0) {
         is[MIX_SHARED_W_UP] = is[MIX_SHARED_W_DOWN] = true;
         is[MIX_SHARED_W_GATE] = is[MIX_W_GATE];
         is[MIX_SHARED_PREACT] |= backward;
     }
-    bool has_gradient = false;
-    for (int s = MIX_DX; backward && s <= MIX_DSHARED_GATE; s++) has_gradient |= is[s];
-    if (!backward || has_gradient) return;
-    is[MIX_DX] = is[MIX_DW_UP] = is[MIX_DW_DOWN] = true;
-    is[MIX_DW_GATE] = is[MIX_W_GATE];
-    is[MIX_DROUTER] = is[MIX_ROUTER];
-    is[MIX_DLOGITS] = is[MIX_LOGITS];
+    if (!backward) return;
+    if (is[MIX_DROUTER] || is[MIX_DLOGITS]) {
+        is[MIX_DROUTER] = is[MIX_ROUTER];
+        is[MIX_DLOGITS] = is[MIX_LOGITS];
+        is[MIX_DLOGITS_BIAS] &= is[MIX_LOGITS_BIAS];
+    }
+    if (is[MIX_DW_UP]) is[MIX_DW_GATE] = is[MIX_W_GATE];
 }
 
 // ---- The two descriptions ---------------------------------------------------------------------
@@ -391,7 +377,7 @@ const struct op_spec moe_forward_spec = {
     .slot_dtype = dtype_of,
     .infer = infer,
     .complete = complete,
-    .gives = forward_gives,
+    .role = forward_role,
     .call = moe_call_forward,
     .flops = forward_flops,
     .bytes = bytes_of,
@@ -415,7 +401,7 @@ const struct op_spec moe_backward_spec = {
     .slot_dtype = dtype_of,
     .infer = infer,
     .complete = complete,
-    .gives = backward_gives,
+    .role = backward_role,
     .call = moe_call_backward,
     .flops = backward_flops,
     .bytes = bytes_of,

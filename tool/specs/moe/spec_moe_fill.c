@@ -189,12 +189,8 @@ bool moe_fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill
     }
     if (backward && slot >= MIX_IDS && slot <= MIX_SHARED_PREACT)
         return fill_for_backward(rng, c, slot, fill, values);
-    if (slot == MIX_IDS && !n.is_routed) {
+    if (slot == MIX_IDS) {
         draw_given_ids(rng, c, fill, values);
-        return true;
-    }
-    if (backward && slot >= MIX_DW_GATE && slot <= MIX_DW_DOWN && c->param[MIX_ACCUMULATE] == 0) {
-        for (int64_t i = 0; i < numel; i++) values[i] = (double)NAN; // overwritten
         return true;
     }
     const bool is_routing = slot == MIX_ROUTER || slot == MIX_LOGITS_BIAS;
@@ -202,7 +198,5 @@ bool moe_fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill
     const double scale = scale_of(c, slot, fill);
     for (int64_t i = 0; i < numel; i++)
         values[i] = is_routing ? on_grid(rng, range) : scale * rng_normal(rng);
-    if (slot == MIX_IDS && n.is_routed)
-        for (int64_t i = 0; i < numel; i++) values[i] = -7; // overwritten
     return true;
 }
