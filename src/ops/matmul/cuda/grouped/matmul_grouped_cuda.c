@@ -30,10 +30,6 @@ static bool is_grouped_size(const struct matmul_problem *p) {
            p->groups.of_a.num_lines <= MAX_SIZE && p->groups.of_b.num_lines <= MAX_SIZE;
 }
 
-static bool has_list(const struct matmul_problem *p) {
-    return matmul_is_listed(&p->groups.of_a) || matmul_is_listed(&p->groups.of_b);
-}
-
 bool matmul_grouped_fma_serves(const void *problem, const struct tsri_limits *limits) {
     return matmul_cuda_fma_serves(problem, limits) && is_grouped_size(problem);
 }
