@@ -38,6 +38,9 @@ MATMUL = scalars("transpose_a transpose_b", ctypes.c_int32) + scalars("activatio
 ROPE = [("rotary_dim", ctypes.c_int64), ("interleaved", ctypes.c_int32)]
 MOE_SCORES = (scalars("scoring", ctypes.c_int) + scalars("no_renormalize", ctypes.c_int32) +
               [("routed_scaling", ctypes.c_float), ("has_routed_scaling", ctypes.c_int32)])
+MOE = ([("top_k", ctypes.c_int64)] + MOE_SCORES + scalars("num_groups topk_groups", ctypes.c_int32) +
+       scalars("group_score round_weights activation", ctypes.c_int) +
+       [("weights_on_input", ctypes.c_int32), ("capacity", ctypes.c_int64), ("has_capacity", ctypes.c_int32)])
 CROSS_ENTROPY = scalars("ignore_index has_ignore_index", ctypes.c_int32) + [("label_smoothing", ctypes.c_float)]
 
 # The names of the tensors, then the fields after them.
@@ -74,6 +77,15 @@ ARGS = {
                           scalars("group_score round_weights", ctypes.c_int)),
     "moe_route_backward": ("logits topk_ids dtopk_weights tokens_per_expert dload_balance_loss dz_loss dlogits",
                            MOE_SCORES),
+    "moe_forward": (
+        "x router logits_bias logits correction_bias w_gate w_up w_down b_gate b_up b_down shared_w_gate "
+        "shared_w_up shared_w_down shared_gate residual y preact shared_preact topk_ids topk_weights offsets "
+        "tokens_per_expert mean_probs load_balance_loss z_loss usage_variance num_nan_rows num_dropped", MOE),
+    "moe_backward": (
+        "x router logits_bias logits w_gate w_up w_down b_down shared_w_gate shared_w_up shared_w_down "
+        "shared_gate preact shared_preact topk_ids topk_weights dy dload_balance_loss dz_loss dx drouter "
+        "dlogits_bias dlogits dtopk_weights dw_gate dw_up dw_down db_gate db_up db_down dshared_w_gate "
+        "dshared_w_up dshared_w_down dshared_gate", [("accumulate", ctypes.c_int32)] + MOE),
     "adamw_step": ("param grad m v master", scalars("lr beta1 beta2 eps weight_decay grad_scale", ctypes.c_double) + [
         ("has_grad_scale", ctypes.c_int32), ("step", ctypes.c_int64)]),
     "attention_forward": (ATTENTION_INPUTS, ATTENTION),
