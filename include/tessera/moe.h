@@ -177,6 +177,51 @@ TSR_API tsr_status tsr_moe_backward(tsr_context *ctx, const tsr_moe_backward_arg
 TSR_API tsr_status tsr_moe_backward_prepare(tsr_context *ctx, const tsr_moe_backward_args *args,
                                             size_t *workspace_bytes);
 
+// The memory of the layer in bytes, before any tensor exists, for contiguous tensors of these sizes, a router, and this
+// context's threads and instruction set. It is exact: a workspace is what _prepare will give, a sum what must be allocated.
+//
+// router_dtype         TSR_DTYPE_NONE: dtype.
+// is_gated             with w_gate and its gradient.
+// is_joined            w_gate and w_up are the halves of one tensor (num_experts, 2 intermediate, hidden), and so are their
+//                      gradients.
+// has_bias             with b_gate (if gated), b_up and b_down of this dtype.
+// shared_intermediate  0: without a shared expert. has_shared_gate with one.
+// flags, variant       those of the later calls; workspace is ignored.
+typedef struct tsr_moe_estimate_args {
+    TSR_CALL_FIELDS;
+    tsr_dtype dtype;
+    tsr_dtype router_dtype;
+    int32_t is_gated;
+    int32_t is_joined;
+    int32_t has_bias;
+    int32_t has_shared_gate;
+    int64_t num_tokens;
+    int64_t hidden;
+    int64_t intermediate;
+    int64_t num_experts;
+    int64_t shared_intermediate;
+    TSR_MOE_FIELDS;
+} tsr_moe_estimate_args;
+
+#define TSR_MOE_ESTIMATE_ARGS(...)                                                                 \
+    ((tsr_moe_estimate_args){.size = sizeof(tsr_moe_estimate_args), __VA_ARGS__})
+
+typedef struct tsr_moe_memory {
+    size_t weight_bytes;     // router, weights and biases
+    size_t activation_bytes; // x, y
+    size_t saved_bytes;    // what backward reads: x, preact, shared_preact, topk_ids, topk_weights
+    size_t gradient_bytes; // dy and every gradient in its tensor's dtype
+    size_t inference_workspace_bytes; // of a forward that saves nothing
+    size_t forward_workspace_bytes;   // of a forward that saves all
+    size_t backward_workspace_bytes;  // of a backward with all gradients
+    size_t inference_bytes;           // weights, activations and workspace of inference
+    size_t training_bytes; // all tensors and the larger workspace: the peak of a training step
+} tsr_moe_memory;
+
+// Errors: INVALID_ARGUMENT, UNSUPPORTED (variant).
+TSR_API tsr_status tsr_moe_estimate(tsr_context *ctx, const tsr_moe_estimate_args *args,
+                                    tsr_moe_memory *memory);
+
 #ifdef __cplusplus
 }
 #endif

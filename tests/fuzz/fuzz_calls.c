@@ -129,6 +129,38 @@ static void estimate(struct fuzz_bytes *in) {
     fuzz_require(memory.training_bytes >= memory.saved_bytes + memory.gradient_bytes);
 }
 
+static void estimate_moe(struct fuzz_bytes *in) {
+    tsr_moe_estimate_args args =
+        TSR_MOE_ESTIMATE_ARGS(.dtype = TSR_BF16, .num_tokens = 40, .hidden = 16, .intermediate = 8,
+                              .num_experts = 6, .top_k = 2);
+    uint16_t bent = (uint16_t)fuzz_word(in, 2);
+    if (bent & 1) args.dtype = (tsr_dtype)(int32_t)fuzz_wild(in);
+    if (bent & 2) args.router_dtype = (tsr_dtype)(int32_t)fuzz_wild(in);
+    if (bent & 4) args.num_tokens = fuzz_wild(in);
+    if (bent & 8) args.hidden = fuzz_wild(in);
+    if (bent & 16) args.intermediate = fuzz_wild(in);
+    if (bent & 32) args.num_experts = fuzz_wild(in);
+    if (bent & 64) args.shared_intermediate = fuzz_wild(in);
+    if (bent & 128) args.top_k = fuzz_wild(in);
+    if (bent & 256) args.activation = (tsr_activation)(int32_t)fuzz_wild(in);
+    if (bent & 512) args.has_capacity = 1, args.capacity = fuzz_wild(in);
+    if (bent & 1024) args.num_groups = (int32_t)fuzz_wild(in);
+    if (bent & 2048) args.is_gated = 1, args.is_joined = fuzz_byte(in) % 2;
+    if (bent & 4096) args.flags = (uint32_t)fuzz_wild(in);
+    if (bent & 8192) args.variant = fuzz_byte(in) % 2 ? "default" : "reference";
+    args.has_bias = args.has_shared_gate = bent >> 14 & 1;
+    void *given = resize(in, &args, sizeof args);
+    tsr_moe_memory memory = {0};
+    tsr_status status = tsr_moe_estimate(bent >> 15 ? NULL : the_context(), given, &memory);
+    free(given);
+    if (status != TSR_OK) {
+        check_failure(status);
+        return;
+    }
+    fuzz_require(memory.inference_bytes >= memory.weight_bytes + memory.activation_bytes);
+    fuzz_require(memory.training_bytes >= memory.gradient_bytes + memory.activation_bytes);
+}
+
 static void probe(struct fuzz_bytes *in) {
     static _Alignas(64) char memory[3][8192]; // the third for pointers into the others
     uint8_t bent = fuzz_byte(in);
@@ -244,7 +276,7 @@ static void device_calls(struct fuzz_bytes *in) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     static void (*const calls[])(struct fuzz_bytes *) = {
-        create_context, estimate, probe, names, scalars, tensors, device_calls};
+        create_context, estimate, probe, names, scalars, tensors, device_calls, estimate_moe};
     struct fuzz_bytes in = {data, data + bytes};
     calls[fuzz_byte(&in) % (sizeof calls / sizeof *calls)](&in);
     return 0;

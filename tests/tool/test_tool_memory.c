@@ -127,21 +127,32 @@ static void test_rows(void **state) {
     memory_rows_free(&rows);
 
     // The library's own estimate replaces prepare's bytes and is what the module uses.
-    static const char *const modules[] = {"self_attention_forward", "self_attention_backward"};
-    static const char *const params[] = {
-        "batch_size=2 seqlen=65 embed_dim=48 num_heads=4 num_kv_heads=2 head_dim=12",
-        "batch_size=2 seqlen=65 embed_dim=48 num_heads=4 num_kv_heads=2 head_dim=12 +cos +sin"};
-    static const char *const extras[] = {"+b_qkv +b_out +qkv +attention +lse",
-                                         "+dx +dw_qkv +dw_out +db_qkv +db_out"};
-    for (int i = 0; i < 8; i++) {
-        c = make_case(modules[i % 2], params[i / 2 % 2]);
-        if (i >= 4 || i % 2 == 1) assert_true(case_set(&c, extras[i % 2], error, sizeof error));
+    static const char *const modules[] = {"self_attention_forward", "self_attention_backward",
+                                          "moe_forward", "moe_backward"};
+    static const char *const params[][2] = {
+        {"batch_size=2 seqlen=65 embed_dim=48 num_heads=4 num_kv_heads=2 head_dim=12",
+         "batch_size=2 seqlen=65 embed_dim=48 num_heads=4 num_kv_heads=2 head_dim=12 +cos +sin"},
+        {"tokens=70 hidden=48 intermediate=20 experts=5 top_k=2 +router",
+         "tokens=70 hidden=48 intermediate=20 experts=5 top_k=2 capacity_factor=1 "
+         "shared_intermediate=9 +router +w_gate +shared_w_gate +shared_w_up +shared_w_down"}};
+    static const char *const extras[][2] = {
+        {"+b_qkv +b_out +qkv +attention +lse", "+dx +dw_qkv +dw_out +db_qkv +db_out"},
+        {"+topk_ids +topk_weights +preact", "+dx +drouter +dw_up +dw_down"}};
+    static const char *const of_gates[] = {
+        "+shared_preact", "+shared_preact +dw_gate +dshared_w_gate +dshared_w_up +dshared_w_down"};
+    for (int i = 0; i < 16; i++) {
+        const int module = i / 8, at = i % 8;
+        c = make_case(modules[2 * module + at % 2], params[module][at / 2 % 2]);
+        const bool has_extras = at >= 4 || at % 2 == 1;
+        if (has_extras) assert_true(case_set(&c, extras[module][at % 2], error, sizeof error));
+        if (has_extras && module == 1 && at / 2 % 2 == 1)
+            assert_true(case_set(&c, of_gates[at % 2], error, sizeof error));
         tsr_context *ctx = test_context(2);
         assert_true(c.spec->predict(ctx, &c, NULL) > 0);
         tsr_context_destroy(ctx);
-        memory_rows_add(&rows, session, &c, (const char *[]){NULL, "naive"}, 2, outcomes);
+        memory_rows_add(&rows, session, &c, (const char *[]){NULL, "naive"}, 2 - module, outcomes);
     }
-    assert_int_equal(rows.count, 16);
+    assert_int_equal(rows.count, 24);
     check_rows(&rows);
     memory_rows_free(&rows);
     measure_close(session);

@@ -3,11 +3,6 @@
 // spec_moe_* have calls, cases, fills and bounds.
 #include "specs/moe/spec_moe.h"
 
-#include <math.h>
-#include <string.h>
-
-#include "measure/traffic.h"
-
 static const char *const scoring_names[] = {"softmax", "sigmoid", NULL};
 static const char *const group_score_names[] = {"top2", "max", NULL};
 static const char *const round_names[] = {"none", "f64", "f32", "bf16", "f16", NULL};
@@ -230,98 +225,6 @@ static enum slot_role backward_role(const struct op_case *c, int slot) {
     return slot == MIX_DWEIGHTS && is_routed ? SLOT_NONE : backward_slots[slot].role;
 }
 
-// ---- Work and memory --------------------------------------------------------------------------
-
-// Products of a pass over all projections once.
-static double products(const struct op_case *c) {
-    const struct moe_sizes n = moe_sizes_of(c);
-    const double projections = n.is_gated ? 3 : 2, hidden = (double)n.hidden;
-    double sum = projections * (double)n.rows * hidden * (double)n.inter;
-    if (c->is_present[MIX_SHARED_W_UP])
-        sum += projections * (double)n.tokens * hidden * (double)n.shared;
-    if (c->is_present[MIX_ROUTER]) sum += (double)n.tokens * hidden * (double)n.experts;
-    return sum;
-}
-
-static double forward_flops(const struct op_case *c) { return 2 * products(c); }
-
-// Both gradients of each projection.
-static double backward_flops(const struct op_case *c) { return 4 * products(c); }
-
-// The share of the experts that have rows, if the router chooses evenly.
-static double touched(const struct moe_sizes *n) {
-    if (n->experts <= 0) return 0;
-    const double share = fmin((double)n->top_k / (double)n->experts, 1);
-    return 1 - pow(1 - share, (double)n->tokens);
-}
-
-// Every tensor once, but of the experts' weights only those that have rows.
-static double bytes_of(const struct op_case *c) {
-    const struct moe_sizes n = moe_sizes_of(c);
-    double bytes = 0;
-    for (int s = 0; c->spec->slots[s].name != NULL; s++) {
-        if (!c->is_present[s]) continue;
-        const bool is_of_experts = s == MIX_W_GATE || s == MIX_W_UP || s == MIX_W_DOWN;
-        bytes += case_elements(c, s) * (double)tsr_dtype_bytes(case_slot_dtype(c, s)) *
-                 (is_of_experts ? touched(&n) : 1) * (case_role(c, s) == SLOT_INOUT ? 2 : 1);
-    }
-    return bytes;
-}
-
-// Adds a product: reads `a` and `b`, writes c; all in elements.
-static void add_product(struct op_traffic *t, double element, double a, double b, double c) {
-    t->num_passes++;
-    t->read_bytes += element * (a + b);
-    t->write_bytes += element * c;
-}
-
-// The sum over the parts of an MLP: rows of `inputs` columns, `cols` columns of h.
-static void mlp_traffic(struct op_traffic *t, const struct op_case *c, double rows, double inner,
-                        double cols, double weights) {
-    const struct moe_sizes n = moe_sizes_of(c);
-    const double element = (double)tsr_dtype_bytes(c->dtype), hidden = (double)n.hidden;
-    const double up = weights * cols * hidden, down = weights * inner * hidden;
-    if (!moe_is_backward(c)) {
-        const bool is_saving = c->is_present[MIX_PREACT];
-        add_product(t, element, rows * hidden, up, rows * (is_saving ? cols : inner));
-        if (is_saving) add_product(t, element, rows * cols, 0, rows * inner);
-        add_product(t, element, rows * inner, down, rows * hidden);
-        return;
-    }
-    add_product(t, element, rows * hidden, down, rows * inner);               // da
-    add_product(t, element, rows * (cols + inner), 0, rows * (cols + inner)); // dh, weighted a
-    add_product(t, element, rows * inner, rows * hidden, down);               // dw_down
-    add_product(t, element, rows * cols, rows * hidden, up);                  // dw_gate, dw_up
-    add_product(t, element, rows * cols, up, rows * hidden);                  // dx of rows
-}
-
-// The sum over the parts: each moves its own tensors once.
-static bool traffic(const struct op_case *c, const char *variant, struct op_traffic *t) {
-    (void)variant;
-    const struct moe_sizes n = moe_sizes_of(c);
-    const double element = (double)tsr_dtype_bytes(c->dtype), hidden = (double)n.hidden;
-    const double rows = (double)n.rows, tokens = (double)n.tokens, experts = (double)n.experts;
-    *t = (struct op_traffic){0};
-    const double router = c->is_present[MIX_ROUTER] ? experts * hidden : 0;
-    if (router > 0) { // logits in fp32, and backward both gradients
-        const double logits = 4 * tokens * experts;
-        add_product(t, element, tokens * hidden, router, 0);
-        t->write_bytes += logits;
-        if (moe_is_backward(c)) {
-            add_product(t, element, tokens * hidden, 0, router);
-            add_product(t, element, 0, router, tokens * hidden);
-            t->read_bytes += 2 * logits;
-        }
-    }
-    if (n.is_routed) add_product(t, 4, tokens * experts, 0, 2 * rows);
-    add_product(t, 4, rows, 0, 3 * rows); // permutation
-    mlp_traffic(t, c, rows, (double)n.inter, (double)n.cols, experts * touched(&n));
-    if (c->is_present[MIX_SHARED_W_UP])
-        mlp_traffic(t, c, tokens, (double)n.shared, (double)n.shared_cols, 1);
-    add_product(t, element, rows * hidden, 0, tokens * hidden); // the weighted sum
-    return true;
-}
-
 // ---- bench --------------------------------------------------------------------------------------
 
 // A router, or logits where tokens go by a plan; with a shared expert its weights; the gradients of the tensors that are
@@ -379,9 +282,10 @@ const struct op_spec moe_forward_spec = {
     .complete = complete,
     .role = forward_role,
     .call = moe_call_forward,
-    .flops = forward_flops,
-    .bytes = bytes_of,
-    .traffic = traffic,
+    .predict = moe_forward_predict,
+    .flops = moe_forward_flops,
+    .bytes = moe_bytes_of,
+    .traffic = moe_traffic,
     .randomize = moe_randomize,
     .fill = moe_fill,
     .is_drawn_whole = moe_is_drawn_whole,
@@ -403,9 +307,10 @@ const struct op_spec moe_backward_spec = {
     .complete = complete,
     .role = backward_role,
     .call = moe_call_backward,
-    .flops = backward_flops,
-    .bytes = bytes_of,
-    .traffic = traffic,
+    .predict = moe_backward_predict,
+    .flops = moe_backward_flops,
+    .bytes = moe_bytes_of,
+    .traffic = moe_traffic,
     .randomize = moe_randomize,
     .fill = moe_fill,
     .is_drawn_whole = moe_is_drawn_whole,

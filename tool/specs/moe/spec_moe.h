@@ -87,6 +87,22 @@ struct moe_sizes {
 };
 struct moe_sizes moe_sizes_of(const struct op_case *c);
 
+// The fields of TSR_MOE_FIELDS.
+#define MOE_OPTIONS(c)                                                                             \
+    .top_k = (int64_t)(c)->param[MIX_TOP_K], .scoring = (tsr_moe_scoring)(c)->param[MIX_SCORING],  \
+    .no_renormalize = (int32_t)(c)->param[MIX_NO_RENORMALIZE],                                     \
+    .routed_scaling =                                                                              \
+        (c)->param[MIX_ROUTED_SCALING] != 1 ? (float)(c)->param[MIX_ROUTED_SCALING] : 0,           \
+    .has_routed_scaling = (c)->param[MIX_ROUTED_SCALING] != 1,                                     \
+    .num_groups = (int32_t)(c)->param[MIX_NUM_GROUPS],                                             \
+    .topk_groups = (int32_t)(c)->param[MIX_TOPK_GROUPS],                                           \
+    .group_score = (tsr_moe_group_score)(c)->param[MIX_GROUP_SCORE],                               \
+    .round_weights = (tsr_dtype)(c)->param[MIX_ROUND_WEIGHTS],                                     \
+    .activation = (tsr_activation)(c)->param[MIX_ACTIVATION],                                      \
+    .weights_on_input = (int32_t)(c)->param[MIX_ON_INPUT], .capacity = moe_capacity_of(c),         \
+    .has_capacity = (c)->param[MIX_CAPACITY] != 0 || (c)->param[MIX_CAPACITY_FACTOR] != 0
+int64_t moe_capacity_of(const struct op_case *c); // 0: none
+
 static inline bool moe_is_backward(const struct op_case *c) { return c->spec->pass[0] == 'b'; }
 static inline tsr_activation moe_activation_of(const struct op_case *c) {
     tsr_activation kind = (tsr_activation)c->param[MIX_ACTIVATION];
@@ -113,6 +129,15 @@ tsr_status moe_oracle(const struct op_case *c, const struct moe_saved *saved);
 tsr_context *moe_oracle_context(void);
 // The routing of a case as a case of moe_route_forward or moe_route_backward, without tensors.
 struct op_case moe_route_case(const struct op_case *c, bool is_backward);
+
+// ---- spec_moe_work.c ------------------------------------------------------------------------------
+
+double moe_forward_flops(const struct op_case *c);
+double moe_backward_flops(const struct op_case *c);
+double moe_bytes_of(const struct op_case *c);
+bool moe_traffic(const struct op_case *c, const char *variant, struct op_traffic *traffic);
+double moe_forward_predict(tsr_context *ctx, const struct op_case *c, const char *variant);
+double moe_backward_predict(tsr_context *ctx, const struct op_case *c, const char *variant);
 
 // ---- spec_moe_cases.c, spec_moe_fill.c, spec_moe_bound.c, spec_moe_gradients.c --------------------
 

@@ -11,7 +11,7 @@ extern const struct op_spec moe_route_forward_spec, moe_route_backward_spec;
 
 // ---- Sizes ------------------------------------------------------------------------------------
 
-static int64_t capacity_of(const struct op_case *c) {
+int64_t moe_capacity_of(const struct op_case *c) {
     const double *p = c->param;
     if (p[MIX_CAPACITY] != 0) return (int64_t)p[MIX_CAPACITY];
     if (!(p[MIX_CAPACITY_FACTOR] > 0) || p[MIX_EXPERTS] <= 0) return 0;
@@ -28,7 +28,7 @@ struct moe_sizes moe_sizes_of(const struct op_case *c) {
                           .experts = (int64_t)p[MIX_EXPERTS],
                           .top_k = (int64_t)p[MIX_TOP_K],
                           .shared = (int64_t)p[MIX_SHARED_INTERMEDIATE],
-                          .capacity = capacity_of(c),
+                          .capacity = moe_capacity_of(c),
                           .is_gated = c->is_present[MIX_W_GATE],
                           .is_routed = c->is_present[MIX_ROUTER] || c->is_present[MIX_LOGITS]};
     n.rows = n.tokens * n.top_k;
@@ -41,17 +41,6 @@ struct moe_sizes moe_sizes_of(const struct op_case *c) {
 
 // ---- Calls ------------------------------------------------------------------------------------
 
-#define OPTIONS                                                                                    \
-    .top_k = (int64_t)p[MIX_TOP_K], .scoring = (tsr_moe_scoring)p[MIX_SCORING],                    \
-    .no_renormalize = (int32_t)p[MIX_NO_RENORMALIZE],                                              \
-    .routed_scaling = p[MIX_ROUTED_SCALING] != 1 ? (float)p[MIX_ROUTED_SCALING] : 0,               \
-    .has_routed_scaling = p[MIX_ROUTED_SCALING] != 1, .num_groups = (int32_t)p[MIX_NUM_GROUPS],    \
-    .topk_groups = (int32_t)p[MIX_TOPK_GROUPS],                                                    \
-    .group_score = (tsr_moe_group_score)p[MIX_GROUP_SCORE],                                        \
-    .round_weights = (tsr_dtype)p[MIX_ROUND_WEIGHTS],                                              \
-    .activation = (tsr_activation)p[MIX_ACTIVATION], .weights_on_input = (int32_t)p[MIX_ON_INPUT], \
-    .capacity = capacity_of(c),                                                                    \
-    .has_capacity = p[MIX_CAPACITY] != 0 || p[MIX_CAPACITY_FACTOR] != 0
 #define CALL                                                                                       \
     .flags = c->flags, .variant = variant, .workspace = workspace, .workspace_bytes = given_bytes
 #define T(slot) c->tensor[slot]
@@ -67,21 +56,19 @@ struct moe_sizes moe_sizes_of(const struct op_case *c) {
 
 tsr_status moe_call_forward(tsr_context *ctx, const struct op_case *c, const char *variant,
                             void *workspace, size_t given_bytes, size_t *workspace_bytes) {
-    const double *p = c->param;
     tsr_moe_forward_args args = TSR_MOE_FORWARD_ARGS(
         CALL, SHARED_TENSORS, SAVED_TENSORS, .correction_bias = T(MIX_CORRECTION_BIAS),
         .b_gate = T(MIX_B_GATE), .b_up = T(MIX_B_UP), .residual = T(MIX_RESIDUAL), .y = T(MIX_Y),
         .offsets = T(MIX_OFFSETS), .tokens_per_expert = T(MIX_COUNTS),
         .mean_probs = T(MIX_MEAN_PROBS), .load_balance_loss = T(MIX_BALANCE), .z_loss = T(MIX_Z),
         .usage_variance = T(MIX_VARIANCE), .num_nan_rows = T(MIX_NAN_ROWS),
-        .num_dropped = T(MIX_DROPPED), OPTIONS);
+        .num_dropped = T(MIX_DROPPED), MOE_OPTIONS(c));
     return workspace_bytes != NULL ? tsr_moe_forward_prepare(ctx, &args, workspace_bytes)
                                    : tsr_moe_forward(ctx, &args);
 }
 
 tsr_status moe_call_backward(tsr_context *ctx, const struct op_case *c, const char *variant,
                              void *workspace, size_t given_bytes, size_t *workspace_bytes) {
-    const double *p = c->param;
     tsr_moe_backward_args args = TSR_MOE_BACKWARD_ARGS(
         CALL, SHARED_TENSORS, SAVED_TENSORS, .dy = T(MIX_DY), .dload_balance_loss = T(MIX_DBALANCE),
         .dz_loss = T(MIX_DZ), .dx = T(MIX_DX), .drouter = T(MIX_DROUTER),
@@ -90,7 +77,8 @@ tsr_status moe_call_backward(tsr_context *ctx, const struct op_case *c, const ch
         .dw_down = T(MIX_DW_DOWN), .db_gate = T(MIX_DB_GATE), .db_up = T(MIX_DB_UP),
         .db_down = T(MIX_DB_DOWN), .dshared_w_gate = T(MIX_DSHARED_W_GATE),
         .dshared_w_up = T(MIX_DSHARED_W_UP), .dshared_w_down = T(MIX_DSHARED_W_DOWN),
-        .dshared_gate = T(MIX_DSHARED_GATE), .accumulate = (int32_t)p[MIX_ACCUMULATE], OPTIONS);
+        .dshared_gate = T(MIX_DSHARED_GATE), .accumulate = (int32_t)c->param[MIX_ACCUMULATE],
+        MOE_OPTIONS(c));
     return workspace_bytes != NULL ? tsr_moe_backward_prepare(ctx, &args, workspace_bytes)
                                    : tsr_moe_backward(ctx, &args);
 }
@@ -108,11 +96,10 @@ tsr_context *moe_oracle_context(void) {
 
 tsr_status moe_oracle(const struct op_case *c, const struct moe_saved *saved) {
     const struct moe_sizes n = moe_sizes_of(c);
-    const double *p = c->param;
     const int64_t choices = n.tokens * n.top_k;
     double *y = heap_get((size_t)(n.tokens * n.hidden) + 1, sizeof *y);
     tsr_moe_forward_args args =
-        TSR_MOE_FORWARD_ARGS(.variant = "reference", SHARED_TENSORS, OPTIONS);
+        TSR_MOE_FORWARD_ARGS(.variant = "reference", SHARED_TENSORS, MOE_OPTIONS(c));
     args.y = TSR_TENSOR(y, TSR_F64, n.tokens, n.hidden);
     args.topk_ids = TSR_TENSOR(saved->ids, TSR_I32, n.tokens, n.top_k);
     args.topk_weights = TSR_TENSOR(saved->weights, TSR_F64, n.tokens, n.top_k);
