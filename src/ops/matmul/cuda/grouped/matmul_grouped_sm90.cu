@@ -153,16 +153,6 @@ DEVICE void multiply(float acc[EIGHTS][4], struct ring *ring, unsigned base, uns
     if (lane == 0) barrier_arrive(base + EMPTY_AT + 8 * before);
 }
 
-// Passes over stages.
-DEVICE void skip(struct ring *ring, unsigned base, int num_blocks, int lane) {
-#pragma unroll 1
-    for (int block = 0; block < num_blocks; block++) {
-        barrier_wait(base + FULL_AT + 8 * ring->stage, ring->parity);
-        if (lane == 0) barrier_arrive(base + EMPTY_AT + 8 * ring->stage);
-        ring_advance(ring, STAGES);
-    }
-}
-
 // This thread's sums so far: the last part adds them to acc, earlier parts store acc in them.
 DEVICE void promote(const struct matmul_grouped_params *w, float acc[EIGHTS][4], int is_first,
                     int is_last) {
@@ -211,10 +201,6 @@ DEVICE void multiply_tiles(const struct matmul_grouped_params *w, unsigned base,
     for (unsigned number = blockIdx.x; number < num_tiles; number += gridDim.x) {
         const struct place place =
             A_IS_MN ? find_place(&w->matmul, number, rows) : take_place(&w->matmul, &ring, base);
-        if (!A_IS_MN && place.row + warp / 4 * UNIT >= place.end_row) { // it has none of the rows
-            skip(&ring, base, (place.size_k + BLOCK_K - 1) / BLOCK_K, lane);
-            continue;
-        }
         multiply_parts(w, acc[0], &ring, base, warp / 4, place.size_k, lane);
         const int row = place.row + warp * 16;
         if (row >= place.end_row) continue;
