@@ -33,10 +33,11 @@ static tsr_moe_route_forward_args forward_args(struct buffers *b, int rule, int 
     return args;
 }
 
-// Whole numbers, of which many are equal; numbers from 1 in steps of an ulp, which agree in all but the lowest bits; normal ones.
+// Whole numbers, of which many are equal, also 0 and -0; numbers from 1 in steps of an ulp, which agree in all but the lowest bits; normal ones.
 static float draw_logit(int kind, int experts, uint64_t *random) {
     if (kind == 1) return 1 + (float)(test_bits(random) % (unsigned)experts) * 0x1p-23f;
-    return kind == 0 ? floorf(test_float(random)) : test_float(random);
+    const float x = test_float(random);
+    return kind == 0 ? copysignf(floorf(fabsf(x)), x) : x;
 }
 
 static void bits_of_the_cpu(void **state) {

@@ -49,7 +49,7 @@ DEVICE int choose(unsigned key[PER_LANE], int top_k, int has_16_bits) {
     unsigned sorted[PER_LANE], mine = 0, most = 0;
     EACH(i) sorted[i] = key[i] == 0 ? 0 : (key[i] & ~MOST_COLUMN) | (MOST_COLUMN - COLUMN(i));
     sort_lane(sorted);
-    for (int k = 0; k <= top_k; k++) { // one more than are chosen
+    for (int k = 0; k < top_k; k++) {
         most = __reduce_max_sync(ALL_LANES, sorted[0]);
         if (LANE == k) mine = most;
         if (sorted[0] == most) {
@@ -58,7 +58,9 @@ DEVICE int choose(unsigned key[PER_LANE], int top_k, int has_16_bits) {
             sorted[PER_LANE - 1] = 0;
         }
     }
-    const unsigned below = __shfl_down_sync(ALL_LANES, mine, 1), next = LANE == 31 ? most : below;
+    most = __reduce_max_sync(ALL_LANES, sorted[0]); // the first that is left out
+    const unsigned below = __shfl_down_sync(ALL_LANES, mine, 1);
+    const unsigned next = LANE == top_k - 1 ? most : below;
     const int is_near = LANE < top_k && ((mine ^ next) & ~MOST_COLUMN) == 0;
     int id = MOST_COLUMN - (int)(mine & MOST_COLUMN);
     if (!has_16_bits && __any_sync(ALL_LANES, is_near))
