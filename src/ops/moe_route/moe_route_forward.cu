@@ -7,11 +7,14 @@
 // Limit: instructions.
 // Figures: docs/kernels/moe.md.
 // The host defines
-//     DTYPE (2: the logits' dtype is known at run time), PER_LANE (columns a lane has at most: a power of 2)
+//     DTYPE (2: the logits' dtype is known at run time), PER_LANE (columns a lane has at most: a power of 2),
+//     HAS_SUMS (0 or 1: outputs that sum over tokens)
 #include "ops/moe_route/moe_route_choice.cuh"
 #include "ops/moe_route/moe_route_params.h"
 
-enum { MOST_THREADS = PER_LANE > 8 ? 256 : 1024, MOST_WARPS = MOST_THREADS / 32 };
+// Sums take one large block of a multiprocessor, so that the parts are few.
+enum { MOST_THREADS = PER_LANE > 8 || !HAS_SUMS ? 256 : 1024, MOST_WARPS = MOST_THREADS / 32 };
+enum { LEAST_BLOCKS = HAS_SUMS || PER_LANE > 8 ? 1 : PER_LANE > 4 ? 4 : 6 };
 #define WARPS ((int)(blockDim.x / 32))
 
 extern __shared__ double shared[];
@@ -106,7 +109,7 @@ DEVICE void find_keys(unsigned key[PER_LANE], const struct moe_route_forward_par
 // x: the token's logits. No number among them is NaN, nor makes the token NaN. Returns lane k's expert.
 DEVICE int route_token(const struct moe_route_forward_params *p, long long token,
                        const float x[PER_LANE], struct warp_sums *sums, unsigned *keys) {
-    const int has_probs = p->parts.probs != 0, is_sigmoid = p->is_sigmoid;
+    const int has_probs = (HAS_SUMS && p->parts.probs != 0), is_sigmoid = p->is_sigmoid;
     const int needs_scores = has_probs || !p->is_exact;
     float score[PER_LANE], max = -INFINITE, sum = 0;
     unsigned key[PER_LANE];
@@ -142,7 +145,7 @@ DEVICE int route_token(const struct moe_route_forward_params *p, long long token
         limit_groups(key, keys, p->num_groups, p->topk_groups, p->num_experts / p->num_groups,
                      p->is_group_max);
     const int id = choose(key, p->top_k, p->is_exact && p->dtype != DTYPE_F32);
-#if PER_LANE > 8
+#if PER_LANE > 4
     float logit = 0;
     if (LANE < p->top_k) logit = load_any(p->logits, token * p->logits_stride + id, p->dtype);
 #else
@@ -164,14 +167,14 @@ DEVICE void take_token(const struct moe_route_forward_params *p, long long token
         id = route_token(p, token, x, sums, keys);
     } else {
         if (LANE < p->top_k) p->weights[token * p->weights_stride + LANE] = NOT_A_NUMBER;
-        if (p->parts.probs != 0)
+        if ((HAS_SUMS && p->parts.probs != 0))
             EACH(i) if (COLUMN(i) < p->num_experts) sums->probs[COLUMN(i)] = NOT_A_NUMBER;
         if (LANE == 0 && p->lse != 0) p->lse[token] = NOT_A_NUMBER;
         sums->z = NOT_A_NUMBER;
         sums->nans++;
     }
     if (LANE < p->top_k) p->ids[token * p->ids_stride + LANE] = id;
-    if (LANE < p->top_k && p->parts.counts != 0) atomicAdd(&sums->counts[id], 1);
+    if (LANE < p->top_k && HAS_SUMS) atomicAdd(&sums->counts[id], 1);
 }
 
 // ---- A block ----------------------------------------------------------------------------------
@@ -189,8 +192,9 @@ DEVICE void store_part(const struct moe_route_forward_params *p, const struct wa
     for (int e = threadIdx.x; e < p->num_experts; e += 32 * WARPS) {
         double sum = 0;
 #pragma unroll 8
-        for (int w = 0; w < WARPS && p->parts.probs != 0; w++) sum += probs[w * p->num_experts + e];
-        if (p->parts.probs != 0) p->parts.probs[first + e] = sum;
+        for (int w = 0; w < WARPS && (HAS_SUMS && p->parts.probs != 0); w++)
+            sum += probs[w * p->num_experts + e];
+        if ((HAS_SUMS && p->parts.probs != 0)) p->parts.probs[first + e] = sum;
         p->parts.counts[first + e] = mine->counts[e];
     }
     if (threadIdx.x == 0) {
@@ -206,16 +210,16 @@ DEVICE void store_part(const struct moe_route_forward_params *p, const struct wa
 }
 
 // Shared memory: probs of each warp, keys of groups of each warp, counts of the block.
-extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, LEAST_BLOCKS)
     moe_route_forward(const struct moe_route_forward_params p) {
-    const int has_probs = p.parts.probs != 0, has_limits = p.topk_groups < p.num_groups;
+    const int has_probs = HAS_SUMS && p.parts.probs != 0, has_limits = p.topk_groups < p.num_groups;
     const int warp = warp_index();
     unsigned *keys = (unsigned *)(shared + (has_probs ? WARPS * p.num_experts : 0));
     int *counts = (int *)(keys + (has_limits ? WARPS * p.num_groups : 0));
     struct warp_sums sums = {shared + warp * p.num_experts, counts, 0, 0};
     if (has_probs)
         for (int e = threadIdx.x; e < WARPS * p.num_experts; e += 32 * WARPS) shared[e] = 0;
-    if (p.parts.counts != 0)
+    if (HAS_SUMS)
         for (int e = threadIdx.x; e < p.num_experts; e += 32 * WARPS) counts[e] = 0;
     __syncthreads();
     begin_early();
@@ -230,5 +234,5 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1)
         if (t + step < p.tokens) fetch_logits(raw, &p, t + step);
         take_token(&p, t, x, &sums, keys + warp * p.num_groups);
     }
-    if (p.parts.counts != 0) store_part(&p, &sums, shared, warp);
+    if (HAS_SUMS) store_part(&p, &sums, shared, warp);
 }
