@@ -43,6 +43,9 @@ static void choose_sizes(struct fuzz_bytes *in, int form, struct sizes *sizes) {
     of['D'] = times(of['x'] >= 0 && of['x'] < INT32_MAX ? of['x'] + 2 : 2, times(of['g'], of['d']));
     of['O'] = times(of['h'], of['d']);
     of['T'] = times(2, of['R']);
+    of['A'] = times(of['q'], of['s']);
+    of['N'] = times(2, of['n']);
+    of['M'] = times(2, of['m']);
 }
 
 // Returns the letters of one form, such as the second of "bqhd|qhd": at most TSR_MAX_DIMS.

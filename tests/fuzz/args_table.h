@@ -18,7 +18,8 @@ enum args_kind {
 
 // For a tensor, `form` gives its dimensions as letters, such as "bqhd". '|' separates the forms of a call, an empty
 // form means that the tensor is absent, and the last one serves all further forms. The input chooses the sizes of the
-// letters, except derived ones: h = g times a number, B = b + 1, D = (h + 2 g) d, O = h d, T = 2 R. For a number,
+// letters, except derived ones: h = g times a number, B = b + 1, D = (h + 2 g) d, O = h d, T = 2 R,
+// A = q s, N = 2 n, M = 2 m. For a number,
 // `form` is the letter whose size a plain call passes, or NULL for 0.
 struct args_field {
     const char *name, *form;
@@ -28,7 +29,7 @@ struct args_field {
     bool is_optional;
 };
 
-enum { ARGS_MAX_FIELDS = 40, ARGS_MAX_TENSORS = 20, ARGS_FORMS = 4 };
+enum { ARGS_MAX_FIELDS = 64, ARGS_MAX_TENSORS = 40, ARGS_FORMS = 4 };
 
 typedef tsr_status args_call(tsr_context *ctx, const void *args);
 typedef tsr_status args_prepare(tsr_context *ctx, const void *args, size_t *workspace_bytes);

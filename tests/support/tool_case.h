@@ -15,7 +15,7 @@ struct tool_case {
 };
 
 static inline bool tool_is_output(const struct op_case *c, int s) {
-    return c->is_present[s] && c->spec->slots[s].role != SLOT_IN;
+    return c->is_present[s] && case_role(c, s) != SLOT_IN;
 }
 
 static inline struct op_case tool_draw(const struct op_spec *spec, tsr_dtype dtype,
@@ -36,8 +36,7 @@ static inline void tool_case_create(struct tool_case *tc, const struct op_case *
     assert_true(tensors_fill_f64(&wide, c, rng, FILL_NORMAL, layout));
     for (int s = 0; c->spec->slots[s].name != NULL; s++) {
         if (!c->is_present[s]) continue;
-        if (c->spec->slots[s].role != SLOT_OUT)
-            tensor_copy(&wide.c.tensor[s], &tc->tensors.c.tensor[s]);
+        if (case_role(c, s) != SLOT_OUT) tensor_copy(&wide.c.tensor[s], &tc->tensors.c.tensor[s]);
         const struct buffer *buffer = &tc->tensors.buffer[s];
         tc->before[s] = malloc(buffer->bytes);
         assert_non_null(tc->before[s]);

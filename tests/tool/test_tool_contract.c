@@ -75,7 +75,7 @@ static bool bend_tensor(const struct op_case *c, int s, enum bend bend, tsr_tens
     case ABSENT: *t = (tsr_tensor){0}; return !slot->is_optional;
     case OUTPUT_REPEATED:
         t->stride[last > 0 ? last - 1 : 0] = 0;
-        return slot->role != SLOT_IN && t->ndim > 0 && t->shape[last > 0 ? last - 1 : 0] > 1;
+        return case_role(c, s) != SLOT_IN && t->ndim > 0 && t->shape[last > 0 ? last - 1 : 0] > 1;
     default: return false;
     }
 }
@@ -359,7 +359,7 @@ static void standard_shapes_have_work(void **state) {
             bool has_output = false;
             if (!case_set(&c, op_specs[i]->standard[n], error, sizeof error)) fail_msg("%s", error);
             for (int s = 0; op_specs[i]->slots[s].name != NULL; s++)
-                has_output |= c.is_present[s] && op_specs[i]->slots[s].role != SLOT_IN;
+                has_output |= c.is_present[s] && case_role(&c, s) != SLOT_IN;
             if (!has_output || !(op_specs[i]->flops(&c) > 0 || case_bytes(&c) > 0))
                 fail_msg("%s: standard shape '%s' has no work", op_specs[i]->op,
                          op_specs[i]->standard[n]);

@@ -100,9 +100,10 @@ const char *apply_notes(const struct apply *apply, char *text, size_t bytes);
 bool apply_is_asked(const struct apply *apply, const char *name);
 // Whether every result that --results names exists; false after a failure.
 bool apply_has_asked(struct apply *apply);
-// Whether a pass should give an output. apply_model: the value of which the output is the gradient or the successor,
+// Whether a pass should give an output, which has this role in its case. apply_model: the value of which the output is the gradient or the successor,
 // NULL if that is absent.
-bool apply_is_wanted(struct apply *apply, const struct op_spec *spec, int slot);
+bool apply_is_wanted(struct apply *apply, const struct op_spec *spec, int slot,
+                     enum slot_role role);
 const struct apply_value *apply_model(struct apply *apply, const struct slot_spec *slot);
 // The dtype of an output: that of --results, else that of its value before the call (NULL: none), else that of its model
 // if the slot is small, else the description's.
@@ -111,6 +112,8 @@ tsr_dtype apply_output_dtype(struct apply *apply, const struct op_case *c, int s
 
 // "(3, 4)"
 const char *apply_shape_text(int ndim, const int64_t *shape, char *text, size_t bytes);
+// Whether a tensor is matmul's pre-activation, which is only read with an activation, and which apply makes itself.
+bool apply_is_of_activation(const struct op_spec *spec, const char *name);
 // Whether a pass reads a slot. An output that may be added to (c of matmul) is read only under accumulate, one that is
 // updated (an optimiser's) always.
 bool apply_reads(const struct apply *apply, const struct op_spec *spec, int slot);

@@ -89,7 +89,7 @@ static size_t pass_notes(const struct op_spec *spec, char *text, size_t bytes) {
             bool is_added_to =
                 !writes && slot->role == SLOT_INOUT && spec_param(spec, "accumulate") >= 0;
             bool is_optional =
-                slot->is_optional || is_added_to || strcmp(slot->name, "preact") == 0;
+                slot->is_optional || is_added_to || apply_is_of_activation(spec, slot->name);
             used += (size_t)snprintf(text + used, bytes - used, "%s %s%s%s", is_first ? "" : ",",
                                      is_optional ? "[" : "", slot->name, is_optional ? "]" : "");
             is_first = false;
@@ -136,10 +136,12 @@ static bool is_for_backward(const struct apply *apply, const struct op_spec *spe
     return false;
 }
 
-bool apply_is_wanted(struct apply *apply, const struct op_spec *spec, int slot) {
+bool apply_is_wanted(struct apply *apply, const struct op_spec *spec, int slot,
+                     enum slot_role role) {
     const struct slot_spec *output = &spec->slots[slot];
     if (!output->is_optional) return true;
-    if (output->role == SLOT_INOUT) return apply_find(apply, output->name) != NULL;
+    if (role == SLOT_NONE) return false;
+    if (role != SLOT_OUT) return apply_find(apply, output->name) != NULL;
     bool has_model = output->model == NULL || apply_model(apply, output) != NULL;
     if (is_for_backward(apply, spec, output->name) && has_model) return true;
     if (apply->num_results > 0) return find_asked(apply, output->name) != NULL;

@@ -99,7 +99,7 @@ static bool set_dtype(struct pass *pass) {
 static bool check_dtypes(struct pass *pass) {
     const struct op_spec *spec = pass->c.spec;
     for (int s = 0; spec->slots[s].name != NULL; s++) {
-        if (pass->bound[s] == NULL || spec->slots[s].role == SLOT_INOUT) continue;
+        if (pass->bound[s] == NULL || case_role(&pass->c, s) == SLOT_INOUT) continue;
         tsr_dtype got = pass->bound[s]->tensor.dtype, expected = case_slot_dtype(&pass->c, s);
         if (spec->slots[s].kind == SLOT_SMALL && got == TSR_F32) continue;
         if (got == expected) continue;
@@ -132,7 +132,7 @@ static int core_shape(const struct pass *pass, int slot, int64_t *core, bool *ha
     int probe_ndim = probe.spec->shape(&probe, slot, first);
     probe.param[pass->lead] += 1;
     probe.spec->shape(&probe, slot, second);
-    *has_lead = probe_ndim > 0 && first[0] != second[0];
+    *has_lead = probe_ndim > 0 && first[0] != second[0] && !slot_of(pass, slot)->is_flat;
     if (!*has_lead) return ndim;
     memcpy(core, first + 1, (size_t)(probe_ndim - 1) * sizeof *core);
     return probe_ndim - 1;
@@ -293,7 +293,8 @@ static bool make_outputs(struct pass *pass, bool is_described) {
     for (int s = 0; spec->slots[s].name != NULL; s++) {
         if (spec->slots[s].role == SLOT_IN) continue;
         const char *name = spec->slots[s].name;
-        pass->c.is_present[s] = apply_is_wanted(pass->apply, spec, s);
+        const enum slot_role role = case_role(&pass->c, s);
+        pass->c.is_present[s] = apply_is_wanted(pass->apply, spec, s, role);
         if (!pass->c.is_present[s]) continue;
         const struct apply_value *before = pass->bound[s];
         tsr_dtype dtype =

@@ -10,10 +10,10 @@ static const char *missing_for_backward(struct apply *apply) {
     const struct slot_spec *slots = apply->backward->slots;
     const struct op_spec *forward = apply->forward;
     for (int s = 0; slots[s].name != NULL; s++) {
-        bool is_ours = strcmp(slots[s].name, "preact") == 0; // made below
+        bool is_ours = apply_is_of_activation(apply->backward, slots[s].name); // made below
         if (!apply_reads(apply, apply->backward, s) || slots[s].is_optional || is_ours) continue;
         int result = spec_slot(forward, slots[s].name);
-        bool is_result = result >= 0 && forward->slots[result].role == SLOT_OUT;
+        bool is_result = result >= 0 && forward->slots[result].role != SLOT_IN;
         if (!is_result && apply_find(apply, slots[s].name) == NULL) return slots[s].name;
     }
     return NULL;

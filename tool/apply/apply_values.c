@@ -152,9 +152,13 @@ double apply_option_value(const struct apply *apply, const char *name, double ot
     return otherwise;
 }
 
+bool apply_is_of_activation(const struct op_spec *spec, const char *name) {
+    return strcmp(name, "preact") == 0 && strcmp(spec->command, "matmul") == 0;
+}
+
 bool apply_reads(const struct apply *apply, const struct op_spec *spec, int slot) {
     enum slot_role role = spec->slots[slot].role;
-    if (strcmp(spec->slots[slot].name, "preact") == 0) // only read with an activation
+    if (apply_is_of_activation(spec, spec->slots[slot].name))
         return apply_option_value(apply, "activation", 0) != 0;
     if (role != SLOT_INOUT) return role == SLOT_IN;
     return spec_param(spec, "accumulate") < 0 || apply_option_value(apply, "accumulate", 0) != 0;
@@ -162,14 +166,21 @@ bool apply_reads(const struct apply *apply, const struct op_spec *spec, int slot
 
 // ---- The file's tensors -----------------------------------------------------------------------
 
+// The input of a pass that takes a tensor of another name: correction_bias as router_bias.
+static const struct slot_spec *alias_slot(const struct op_spec *spec, const char *name) {
+    for (const struct slot_spec *slot = spec->slots; slot->name != NULL; slot++)
+        if (slot->role != SLOT_OUT && slot->alias != NULL && strcmp(slot->alias, name) == 0)
+            return slot;
+    return NULL;
+}
+
 const struct slot_spec *apply_input_slot(const struct apply *apply, const char *name) {
     int slot = spec_slot(apply->forward, name);
     if (slot >= 0)
         return apply->forward->slots[slot].role != SLOT_OUT ? &apply->forward->slots[slot] : NULL;
     slot = apply->backward != NULL ? spec_slot(apply->backward, name) : -1;
-    return slot >= 0 && apply->backward->slots[slot].role != SLOT_OUT
-               ? &apply->backward->slots[slot]
-               : NULL;
+    if (slot < 0) return alias_slot(apply->forward, name);
+    return apply->backward->slots[slot].role != SLOT_OUT ? &apply->backward->slots[slot] : NULL;
 }
 
 static bool fail_unknown(struct apply *apply, const char *name) {

@@ -124,7 +124,9 @@ static bool write_inputs(struct trial *trial, const char *path) {
     apply_set_options(&apply, &trial->c);
     for (int s = 0; spec->slots[s].name != NULL; s++) {
         tsr_tensor *given = &trial->given.c.tensor[s], initial = trial->oracle.c.tensor[s];
-        if (!trial->c.is_present[s] || !apply_reads(&apply, spec, s)) continue;
+        if (!trial->c.is_present[s] || case_role(&trial->c, s) == SLOT_OUT ||
+            !apply_reads(&apply, spec, s))
+            continue;
         initial.data = trial->initial[s];
         if (initial.data != NULL) tensor_copy(&initial, given);
         entries[count++] = (tsr_safetensors_entry){spec->slots[s].name, *given};
@@ -138,7 +140,7 @@ static bool is_same(const struct trial *a, const struct trial *b) {
     for (int s = 0; slots[s].name != NULL; s++) {
         const tsr_tensor *x = &a->oracle.c.tensor[s], *y = &b->oracle.c.tensor[s];
         int64_t numel = tsr_tensor_numel(x);
-        if (slots[s].role == SLOT_IN || !a->c.is_present[s] || !b->c.is_present[s]) continue;
+        if (case_role(&a->c, s) == SLOT_IN || !a->c.is_present[s] || !b->c.is_present[s]) continue;
         if (numel != tsr_tensor_numel(y)) return false;
         for (int64_t i = 0; i < numel; i++) {
             double left = tsr_load(x->dtype, x->data, i), right = tsr_load(y->dtype, y->data, i);

@@ -296,12 +296,16 @@ static bool read_options(const struct bench_selection *selection, const struct o
     return true;
 }
 
-// A pass for which no output is requested computes all of them.
+// A pass for which no output is requested computes all of them, gradients for the tensors that are present.
 static void want_outputs(struct op_case *c) {
     const struct slot_spec *slots = c->spec->slots;
     for (int s = 0; slots[s].name != NULL; s++)
-        if (slots[s].role != SLOT_IN && c->is_present[s]) return;
-    for (int s = 0; slots[s].name != NULL; s++) c->is_present[s] |= slots[s].role == SLOT_OUT;
+        if (case_role(c, s) != SLOT_IN && c->is_present[s]) return;
+    for (int s = 0; slots[s].name != NULL; s++) {
+        const int model = slots[s].model != NULL ? spec_slot(c->spec, slots[s].model) : -1;
+        if (case_role(c, s) == SLOT_OUT && (model < 0 || c->is_present[model]))
+            c->is_present[s] = true;
+    }
 }
 
 // Sets the parameters of the axes; those that are divided come after their divisors.
@@ -363,7 +367,7 @@ int bench_cases(const struct bench_selection *selection, const struct op_spec *s
     if (is_fine && standard != NULL && standard[0] != NULL)
         is_fine = case_set(&first, standard[0], error, error_bytes);
     for (int s = 0; spec->slots[s].name != NULL; s++)
-        if (spec->slots[s].role == SLOT_OUT) plain.is_present[s] |= first.is_present[s];
+        if (case_role(&first, s) == SLOT_OUT) plain.is_present[s] |= first.is_present[s];
     if (is_fine && !is_standard)
         is_fine = add_product(plain, &flags, axes, num_axes, *cases, &count, error, error_bytes);
     free(axes);

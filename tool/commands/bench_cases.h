@@ -7,7 +7,7 @@
 #include "specs/spec.h"
 #include "system/options.h"
 
-enum { BENCH_MAX_SPECS = 32, BENCH_MAX_OPTIONS = 96 };
+enum { BENCH_MAX_SPECS = 48, BENCH_MAX_OPTIONS = 192 };
 
 // An option that comes from the specs. Flags have no text.
 struct bench_option {

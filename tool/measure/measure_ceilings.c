@@ -241,10 +241,11 @@ double measure_floor_s(struct measure_session *session, const struct op_case *c,
     for (int s = 0; c->spec->slots[s].name != NULL; s++) {
         if (!c->is_present[s]) continue;
         double bytes = case_elements(c, s) * (double)tsr_dtype_bytes(case_slot_dtype(c, s));
-        switch (c->spec->slots[s].role) {
+        switch (case_role(c, s)) {
         case SLOT_IN: read += bytes; break;
         case SLOT_OUT: written += bytes; break;
         case SLOT_INOUT: updated += bytes; break;
+        case SLOT_NONE: break;
         }
     }
     double working_set = read + written + updated, moved = working_set + updated;

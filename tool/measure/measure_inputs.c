@@ -42,15 +42,20 @@ static void fill_slot(tsr_tensor *t, size_t bytes, const tsr_tensor *drawn) {
 }
 
 // Lengths, offsets and indices are drawn in full size: those of a smaller case would belong to shorter sequences, or to a
-// table that fits into the caches.
-static void fill_indices(struct inputs *inputs, int s, struct rng *rng) {
+// table that fits into the caches. So is what an operation's description names: logits, for example.
+static bool is_whole(const struct op_case *c, int s) {
+    return c->spec->slots[s].kind == SLOT_I32 ||
+           (c->spec->is_drawn_whole != NULL && c->spec->is_drawn_whole(c, s));
+}
+
+static void fill_whole(struct inputs *inputs, int s, struct rng *rng) {
     const struct op_spec *spec = inputs->c.spec;
     tsr_tensor *t = &inputs->c.tensor[s];
     int64_t numel = tsr_tensor_numel(t);
     double *values = heap_get((size_t)numel + 1, sizeof *values);
-    // The fill of an index slot uses sizes and the index slots before it.
+    // The fill of such a slot uses sizes and the index slots before it.
     if (spec->fill != NULL) (void)spec->fill(rng, &inputs->c, s, FILL_NORMAL, values);
-    for (int64_t i = 0; i < numel; i++) tsr_store(TSR_I32, t->data, i, values[i]);
+    for (int64_t i = 0; i < numel; i++) tsr_store(t->dtype, t->data, i, values[i]);
     free(values);
 }
 
@@ -63,7 +68,7 @@ double measure_predict_bytes(struct measure_session *session, const struct op_ca
     if (!(inputs_bytes(&c) < 0x1p46)) return NAN;
     for (int s = 0; spec->slots[s].name != NULL; s++) {
         if (!c.is_present[s]) continue;
-        if (spec->slots[s].kind == SLOT_I32) return NAN; // depends on lengths
+        if (spec->slots[s].kind == SLOT_I32 && !spec->is_composed) return NAN; // depends on lengths
         int64_t shape[TSR_MAX_DIMS];
         int ndim = spec->shape(&c, s, shape);
         tsr_dtype dtype = case_slot_dtype(&c, s);
@@ -95,7 +100,7 @@ bool inputs_create(struct inputs *inputs, const struct op_case *c, uint64_t seed
             inputs_release(inputs);
             return false;
         }
-        if (spec->slots[s].role == SLOT_OUT) memset(data, 0x3f, inputs->bytes[s]);
+        if (case_role(c, s) == SLOT_OUT) memset(data, 0x3f, inputs->bytes[s]);
     }
     struct op_case reduced = case_reduced(c, drawn_elements, 1e300, false);
     struct tensors drawn;
@@ -103,9 +108,9 @@ bool inputs_create(struct inputs *inputs, const struct op_case *c, uint64_t seed
     bool is_drawn = tensors_create_f64(&drawn, &reduced);
     is_drawn = is_drawn && tensors_fill_f64(&drawn, &reduced, &rng, FILL_NORMAL, LAYOUT_CONTIGUOUS);
     for (int s = 0; is_drawn && spec->slots[s].name != NULL; s++)
-        if (c->is_present[s] && spec->slots[s].kind == SLOT_I32 && spec->slots[s].role == SLOT_IN)
-            fill_indices(inputs, s, &rng);
-        else if (c->is_present[s] && spec->slots[s].role != SLOT_OUT)
+        if (c->is_present[s] && is_whole(c, s) && case_role(c, s) != SLOT_OUT)
+            fill_whole(inputs, s, &rng);
+        else if (c->is_present[s] && case_role(c, s) != SLOT_OUT)
             fill_slot(&inputs->c.tensor[s], inputs->bytes[s], &drawn.c.tensor[s]);
     tensors_release(&drawn);
     if (!is_drawn) inputs_release(inputs);

@@ -109,7 +109,7 @@ static void prove(struct measure_session *session, const struct op_case *c, cons
 const struct proof *proof_of(struct measure_session *session, const struct op_case *c,
                              const char *variant, const char *tuning_file) {
     struct op_case reduced = case_reduced(c, proof_elements, proof_flops, false);
-    char key[sizeof session->proofs->key], text[512];
+    char key[sizeof session->proofs->key], text[1024];
     snprintf(key, sizeof key, "%s %s %.128s %s %s %s", c->spec->op, variant != NULL ? variant : "",
              tuning_file != NULL ? tuning_file : "", case_text(&reduced, text, sizeof text),
              tsr_dtype_name(c->dtype), tsr_dtype_name(c->small_dtype));

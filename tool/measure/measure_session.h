@@ -64,7 +64,7 @@ bool flush_caches(struct measure_session *session); // false if memory is short
 // measure_proof.c: the errors of one variant of a case. If the oracle would take too long, they are
 // those of a smaller, similar case. The session remembers them.
 struct proof {
-    char key[800];
+    char key[1400];
     enum measure_outcome outcome;
     char sentence[512]; // "" if the outcome is MEASURE_OK
     double max_abs_err, mean_abs_err, max_rel_err, err_over_bound;

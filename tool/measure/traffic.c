@@ -68,8 +68,8 @@ struct op_traffic traffic_of_tensors(const struct op_case *c) {
     for (int s = 0; c->spec->slots[s].name != NULL; s++) {
         if (!c->is_present[s]) continue;
         double bytes = (double)case_numel(c, s) * (double)tsr_dtype_bytes(case_slot_dtype(c, s));
-        if (c->spec->slots[s].role != SLOT_OUT) traffic.read_bytes += bytes;
-        if (c->spec->slots[s].role != SLOT_IN) traffic.write_bytes += bytes;
+        if (case_role(c, s) != SLOT_OUT) traffic.read_bytes += bytes;
+        if (case_role(c, s) != SLOT_IN) traffic.write_bytes += bytes;
     }
     // The spec may know the exact reads: only some rows of a table, or c only if it is added to.
     if (c->spec->bytes != NULL)

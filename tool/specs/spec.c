@@ -57,6 +57,10 @@ tsr_dtype case_slot_dtype(const struct op_case *c, int slot) {
     }
 }
 
+enum slot_role case_role(const struct op_case *c, int slot) {
+    return c->spec->role != NULL ? c->spec->role(c, slot) : c->spec->slots[slot].role;
+}
+
 double eighth_of_rounding(const struct op_case *c, int slot) {
     switch (case_slot_dtype(c, slot)) {
     case TSR_BF16: return 0x1p-11;
@@ -89,7 +93,7 @@ double case_bytes(const struct op_case *c) {
     for (int s = 0; c->spec->slots[s].name != NULL; s++)
         if (c->is_present[s])
             bytes += case_elements(c, s) * (double)tsr_dtype_bytes(case_slot_dtype(c, s)) *
-                     (c->spec->slots[s].role == SLOT_INOUT ? 2 : 1);
+                     (case_role(c, s) == SLOT_INOUT ? 2 : 1);
     return bytes;
 }
 
@@ -146,7 +150,7 @@ static bool parse_value(const struct param_spec *param, const char *text, double
 }
 
 bool case_set(struct op_case *c, const char *params, char *error, size_t error_bytes) {
-    char copy[512];
+    char copy[1024];
     snprintf(copy, sizeof copy, "%s", params);
     char *rest = copy;
     for (char *word; (word = strtok_r(rest, " ", &rest)) != NULL;) {

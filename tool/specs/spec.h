@@ -10,7 +10,7 @@
 
 #include "system/random.h"
 
-enum { SPEC_MAX_PARAMS = 24, SPEC_MAX_SLOTS = 18 };
+enum { SPEC_MAX_PARAMS = 24, SPEC_MAX_SLOTS = 36 };
 
 // ---- The parts of a description ---------------------------------------------------------------
 
@@ -35,7 +35,7 @@ struct param_spec {
 };
 #define PARAM_FLOAT .least = -0x1.fffffep127, .most = 0x1.fffffep127 // the field is a float
 
-enum slot_role { SLOT_IN, SLOT_OUT, SLOT_INOUT };
+enum slot_role { SLOT_IN, SLOT_OUT, SLOT_INOUT, SLOT_NONE };
 enum slot_kind {
     SLOT_MAIN,  // the case's dtype
     SLOT_SMALL, // op_case.small_dtype: the case's dtype, or f32 if that has 16 bits
@@ -56,6 +56,7 @@ struct slot_spec {
     // dtype. An optional output is left out if that tensor could be given but is absent.
     const char *model;
     const char *comes_with; // apply: an optional output is left out without this input
+    bool is_flat; // apply: the first dimension does not stand for the leading ones of a file
 };
 
 struct op_traffic; // traffic.h
@@ -109,6 +110,9 @@ struct op_spec {
     tsr_dtype (*slot_dtype)(const struct op_case *c, int slot);
     // Sets size parameters from the tensors present (apply). False: their ranks do not fit.
     bool (*infer)(struct op_case *c);
+    // The role of a tensor where it depends on the other inputs and the options: ids of experts are made by a router, or
+    // given. SLOT_NONE: the call cannot make this optional output. NULL: the slot's own.
+    enum slot_role (*role)(const struct op_case *c, int slot);
     // bench: sets sizes that are 0 and follow from others. NULL: there are none.
     void (*complete)(struct op_case *c);
     // Runs the call, or its prepare when workspace_bytes is not NULL.
@@ -133,9 +137,11 @@ struct op_spec {
     // and contiguous). NULL, or false returned: the general fill.
     bool (*fill)(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
                  double *values);
+    // bench: whether an input is drawn in its full size; others repeat what a smaller case draws. NULL: indices alone.
+    bool (*is_drawn_whole)(const struct op_case *c, int slot);
     // Error allowed in each element of an output, without the rounding to its dtype, which verify
     // adds. Tensors of c are f64 and contiguous: the rounded inputs and the oracle's outputs.
-    // c->dtype is the dtype under test.
+    // c->dtype is the dtype under test. -INFINITY: the contract leaves the element undefined.
     void (*bound)(const struct op_case *c, int slot, double *bound);
     // By the contract a NaN of the other sign is wrong, except where its bound is NaN.
     bool keeps_nan_sign;
@@ -170,6 +176,7 @@ bool spec_is_baseline(const struct op_spec *spec, const char *variant);
 int64_t case_int(const struct op_case *c, const char *name); // aborts on an unknown name
 double case_real(const struct op_case *c, const char *name);
 tsr_dtype case_slot_dtype(const struct op_case *c, int slot);
+enum slot_role case_role(const struct op_case *c, int slot);
 // An eighth of the rounding error of a slot's dtype, if that has 16 bits; else 0.
 double eighth_of_rounding(const struct op_case *c, int slot);
 int64_t case_numel(const struct op_case *c, int slot);   // INT64_MAX if there are more

@@ -6,11 +6,11 @@ static size_t bytes_of(const struct op_case *c, int s) {
 }
 
 static bool is_input(const struct op_case *c, int s) {
-    return c->is_present[s] && c->spec->slots[s].role != SLOT_OUT;
+    return c->is_present[s] && case_role(c, s) != SLOT_OUT;
 }
 
 static bool is_output(const struct op_case *c, int s) {
-    return c->is_present[s] && c->spec->slots[s].role != SLOT_IN;
+    return c->is_present[s] && case_role(c, s) != SLOT_IN;
 }
 
 tsr_status device_case_create(struct device_case *device, tsr_context *ctx,

@@ -212,7 +212,8 @@ static bool create_slot(struct tensors *t, int s, tsr_dtype dtype, enum edge_lay
         layout_random(slot, tensor, (int64_t)unit, rng);
         if (rng_chance(rng, 0.6)) shift = (size_t)rng_int(rng, 0, 63) * unit * element % 64;
     }
-    if (layout == LAYOUT_REPEATED && slot->role == SLOT_IN && ndim >= 2) tensor->stride[0] = 0;
+    if (layout == LAYOUT_REPEATED && case_role(&t->c, s) == SLOT_IN && ndim >= 2)
+        tensor->stride[0] = 0;
     if (layout == LAYOUT_FAR) layout_far(tensor, rng);
     size_t bytes = (size_t)span_of(tensor) * element + shift;
     void *data;
@@ -283,7 +284,7 @@ bool tensors_fill_f64(struct tensors *t, const struct op_case *like, struct rng 
                       enum edge_fill fill, enum edge_layout layout) {
     const struct op_spec *spec = t->c.spec;
     for (int s = 0; spec->slots[s].name != NULL; s++) {
-        if (!t->c.is_present[s] || spec->slots[s].role == SLOT_OUT) continue;
+        if (!t->c.is_present[s] || case_role(&t->c, s) == SLOT_OUT) continue;
         tsr_tensor *tensor = &t->c.tensor[s];
         int64_t numel = tsr_tensor_numel(tensor);
         if (numel == 0) continue;
@@ -298,7 +299,7 @@ bool tensors_fill_f64(struct tensors *t, const struct op_case *like, struct rng 
         if (spec->fill == NULL || !spec->fill(rng, &t->c, s, fill, values))
             for (int64_t i = 0; i < numel; i++)
                 values[i] = is_index ? 0 : draw(rng, fill, dtype, i / row % 2 == 1);
-        if (layout == LAYOUT_REPEATED && spec->slots[s].role == SLOT_IN && tensor->ndim >= 2)
+        if (layout == LAYOUT_REPEATED && case_role(&t->c, s) == SLOT_IN && tensor->ndim >= 2)
             for (int64_t i = row; i < numel; i++) values[i] = values[i - row];
         for (int64_t i = 0; i < numel; i++) values[i] = rounded(dtype, values[i]);
         for (int64_t i = 0; i < numel && is_index; i++)

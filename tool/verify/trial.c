@@ -39,7 +39,7 @@ static double reference_bytes(const struct op_case *c) {
         bool is_index = c->spec->slots[s].kind == SLOT_I32;
         bytes += elements * (double)(is_index ? sizeof(int32_t) : sizeof(double));
         if (trial_is_output(c, s)) bytes += elements * sizeof(double);
-        if (c->spec->slots[s].role == SLOT_INOUT) bytes += elements * sizeof(double);
+        if (case_role(c, s) == SLOT_INOUT) bytes += elements * sizeof(double);
     }
     return bytes;
 }
@@ -70,10 +70,11 @@ static tsr_status ask_oracle(struct trial *trial) {
         int64_t numel = tsr_tensor_numel(&trial->oracle.c.tensor[s]);
         trial->bound[s] = calloc((size_t)numel + 1, sizeof(double));
         if (trial->bound[s] == NULL) return refuse_bytes(trial);
-        if (c->spec->slots[s].role != SLOT_INOUT) continue;
+        if (case_role(c, s) != SLOT_INOUT) continue;
+        const tsr_tensor *t = &trial->oracle.c.tensor[s];
         trial->initial[s] = malloc((size_t)(numel + 1) * sizeof(double));
         if (trial->initial[s] == NULL) return refuse_bytes(trial);
-        memcpy(trial->initial[s], trial->oracle.c.tensor[s].data, (size_t)numel * sizeof(double));
+        memcpy(trial->initial[s], t->data, (size_t)numel * tsr_dtype_bytes(t->dtype));
     }
     if (status == TSR_OK)
         status = c->spec->call(oracle_context, &trial->oracle.c, "reference", NULL, 0, NULL);
@@ -97,7 +98,7 @@ tsr_status trial_create(struct trial *trial, const struct op_case *c, uint64_t s
         !tensors_fill_f64(&trial->oracle, c, &rng, fill, layout))
         return refuse_bytes(trial);
     for (int s = 0; c->spec->slots[s].name != NULL; s++)
-        if (c->is_present[s] && c->spec->slots[s].role != SLOT_OUT)
+        if (c->is_present[s] && case_role(c, s) != SLOT_OUT)
             tensor_copy(&trial->oracle.c.tensor[s], &trial->given.c.tensor[s]);
     trial->inputs = trial_hash_inputs(trial);
     return ask_oracle(trial);
@@ -108,7 +109,7 @@ tsr_status trial_create_of(struct trial *trial, const struct op_case *c) {
     memset(trial->c.tensor, 0, sizeof trial->c.tensor);
     if (!is_within_memory(c) || !tensors_create_f64(&trial->oracle, c)) return refuse_bytes(trial);
     for (int s = 0; c->spec->slots[s].name != NULL; s++)
-        if (c->is_present[s] && c->spec->slots[s].role != SLOT_OUT)
+        if (c->is_present[s] && case_role(c, s) != SLOT_OUT)
             tensor_copy(&c->tensor[s], &trial->oracle.c.tensor[s]);
     return ask_oracle(trial);
 }

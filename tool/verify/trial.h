@@ -12,7 +12,7 @@ struct trial {
     struct tensors oracle; // f64, contiguous: rounded inputs and the oracle's outputs
     struct tensors given;  // in the layout under test
     double *bound[SPEC_MAX_SLOTS];
-    double *initial[SPEC_MAX_SLOTS]; // SLOT_INOUT: its values before the oracle ran
+    void *initial[SPEC_MAX_SLOTS]; // SLOT_INOUT: its values before the oracle ran, f64 or i32
     uint64_t seed, inputs;           // inputs: a hash of their bytes
     enum edge_layout layout;
     const char *edge;  // its name, or NULL
@@ -28,7 +28,7 @@ tsr_status trial_create_of(struct trial *trial, const struct op_case *c);
 void trial_release(struct trial *trial);
 
 static inline bool trial_is_output(const struct op_case *c, int slot) {
-    return c->is_present[slot] && c->spec->slots[slot].role != SLOT_IN;
+    return c->is_present[slot] && case_role(c, slot) != SLOT_IN;
 }
 uint64_t trial_hash_inputs(const struct trial *trial); // with the bytes between their rows
 // Hashes the values of all outputs; gaps between rows are poison in every run. All NaNs count as equal, because a NaN's

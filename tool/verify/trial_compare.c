@@ -31,7 +31,7 @@ static struct format format_of(tsr_dtype dtype) {
 
 static void say(char *sentence, size_t bytes, const struct trial *trial, const char *variant,
                 const tsr_context *ctx, const char *what) {
-    char text[512];
+    char text[1024];
     if (sentence[0] != '\0') return;
     snprintf(sentence, bytes, "%s %s, variant %s, %s, %s, %d threads%s%s (seed %llu): %s",
              trial->c.spec->op, case_text(&trial->c, text, sizeof text),
@@ -53,11 +53,12 @@ void trial_not_run(struct verdict *verdict, const struct trial *trial, const cha
     say(verdict->obstacle, sizeof verdict->obstacle, trial, variant, ctx, what);
 }
 
-// Error of one element divided by the allowed error; INFINITY if a NaN, an infinity or the sign of one of
+// Error of one element divided by the allowed error, 0 where the contract leaves it undefined; INFINITY if a NaN, an infinity or the sign of one of
 // them is wrong. *error is the distance from the best possible value.
 static double compare_element(double got, double expected, double bound, struct format format,
                               bool keeps_nan_sign, double *error) {
     *error = 0;
+    if (bound == -INFINITY) return 0; // undefined
     if (isnan(expected)) {
         bool is_same_sign = !keeps_nan_sign || isnan(bound) || !signbit(got) == !signbit(expected);
         return isnan(got) && is_same_sign ? 0 : INFINITY;

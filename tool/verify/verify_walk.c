@@ -21,7 +21,7 @@ struct place {
     int op;                // index into op_specs
     size_t at;             // the next one of its edge cases, or the next position in --cases
     struct edge_case edge; // the current edge case; `text` has its parameters if --cases gave it
-    char text[512];
+    char text[1024];
     int dtype; // index into verify_dtypes: the next dtype of `edge`
     int64_t turn, num_random;
 };

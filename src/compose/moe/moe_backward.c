@@ -34,6 +34,11 @@ static bool has_bias_of_out(const struct moe_problem *p) {
     return tsri_is_present(&p->b_down) && has_router_gradient(p) && !p->options.weights_on_input;
 }
 
+// Whether a tensor (rows, cols) is present, and its rows follow one another: then it is (rows cols, 1) too.
+static bool is_one_run(const tsr_tensor *t) {
+    return tsri_is_present(t) && (t->shape[0] <= 1 || t->stride[0] == t->shape[1]);
+}
+
 static void place_router(struct moe_pass *pass, struct between *b) {
     const struct moe_problem *p = pass->p;
     const int64_t tokens = p->num_tokens, experts = p->num_experts;
@@ -42,7 +47,7 @@ static void place_router(struct moe_pass *pass, struct between *b) {
     b->dweights = p->dtopk_weights;
     b->dlogits = p->dlogits;
     if (!has_router_gradient(p)) return;
-    b->dweights = moe_place_absent(pass, &p->dtopk_weights, p->real, tokens, p->top_k);
+    if (!is_one_run(&p->dtopk_weights)) b->dweights = moe_place(pass, p->real, tokens, p->top_k);
     if (p->source == MOE_IDS) return;
     b->dlogits = moe_place_absent(pass, &p->dlogits, p->real, tokens, experts);
     if (p->source == MOE_LOGITS) return;
@@ -61,13 +66,13 @@ static void place(struct moe_pass *pass, struct between *b) {
     const tsr_dtype dtype = p->x.dtype;
     *b = (struct between){0};
     place_router(pass, b);
-    b->offsets = moe_place(pass, TSR_I32, p->num_experts + 1, 0);
-    b->counts = moe_place(pass, TSR_I32, p->num_experts, 0);
+    b->offsets = moe_place(pass, TSR_I32, p->num_experts + 1, MOE_NO_COLS);
+    b->counts = moe_place(pass, TSR_I32, p->num_experts, MOE_NO_COLS);
     b->token_rows = moe_place(pass, TSR_I32, p->num_tokens, p->top_k);
-    b->row_tokens = moe_place(pass, TSR_I32, rows, 0);
+    b->row_tokens = moe_place(pass, TSR_I32, rows, MOE_NO_COLS);
     if (!p->options.weights_on_input) {
-        b->row_weights = moe_place(pass, p->real, rows, 0);
-        b->drow_weights = moe_place(pass, p->real, rows, 0);
+        b->row_weights = moe_place(pass, p->real, rows, MOE_NO_COLS);
+        b->drow_weights = moe_place(pass, p->real, rows, MOE_NO_COLS);
     }
     if (has_bias_of_out(p) && p->b_down.dtype != dtype)
         b->b_down = moe_place(pass, dtype, p->num_experts, p->hidden);
@@ -197,6 +202,8 @@ static void make_dx_rows(struct moe_pass *pass, const struct between *b) {
 static void route_backward(struct moe_pass *pass, const struct between *b) {
     const struct moe_problem *p = pass->p;
     const struct moe_options *o = &p->options;
+    if (tsri_is_present(&p->dtopk_weights) && b->dweights.data != p->dtopk_weights.data)
+        MOE_CALL(pass, cast, .x = b->dweights, .y = p->dtopk_weights);
     if (p->source == MOE_IDS || !has_router_gradient(p)) return;
     if (p->source == MOE_ROUTER) moe_make_logits(pass, &b->router_x, &b->logits);
     MOE_CALL(pass, moe_route_backward, .logits = b->logits, .topk_ids = p->topk_ids,

@@ -61,7 +61,9 @@ static tsr_status check_tokens(const struct moe_problem *p, const struct field *
 static tsr_status check_strides(const struct moe_problem *p, const struct field *f) {
     const tsr_tensor *t = f->t;
     const int last = t->ndim - 1;
-    if (f->layout == WEIGHTS && (t->stride[last] == 1 || t->stride[last - 1] == 1)) return TSR_OK;
+    if (f->layout == WEIGHTS && (t->stride[last] == 1 || t->stride[last - 1] == 1 ||
+                                 t->shape[last] <= 1 || t->shape[last - 1] <= 1))
+        return TSR_OK; // a stride that is never used counts as 1
     if (f->layout == VECTOR) return tsri_check_vector(p->op, f->name, f->t, f->role, f->shape[0]);
     if (t->stride[last] == 1) return TSR_OK;
     return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.stride[%d] is %lld, expected 1%s", p->op,

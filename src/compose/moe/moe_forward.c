@@ -51,9 +51,10 @@ void moe_forward_pass(struct moe_pass *pass) {
     }
     const tsr_tensor ids = moe_place_absent(pass, &p->topk_ids, TSR_I32, tokens, k);
     const tsr_tensor weights = moe_place_absent(pass, &p->topk_weights, p->real, tokens, k);
-    const tsr_tensor offsets = moe_place_absent(pass, &p->offsets, TSR_I32, p->num_experts + 1, 0);
+    const tsr_tensor offsets =
+        moe_place_absent(pass, &p->offsets, TSR_I32, p->num_experts + 1, MOE_NO_COLS);
     const tsr_tensor token_rows = moe_place(pass, TSR_I32, tokens, k);
-    tsr_tensor row_tokens = moe_place(pass, TSR_I32, rows, 0);
+    tsr_tensor row_tokens = moe_place(pass, TSR_I32, rows, MOE_NO_COLS);
     if (o->weights_on_input) input = moe_place(pass, dtype, rows, p->hidden);
     if (!is_fused) h = moe_place_absent(pass, &h, dtype, rows, moe_preact_cols(p, p->intermediate));
     const tsr_tensor a = moe_place(pass, dtype, rows, p->intermediate);

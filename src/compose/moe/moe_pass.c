@@ -8,7 +8,7 @@
 
 tsr_tensor moe_place(struct moe_pass *pass, tsr_dtype dtype, int64_t rows, int64_t cols) {
     const int64_t shape[2] = {rows, cols};
-    tsr_tensor t = tsr_tensor_contiguous(pass->at, dtype, cols > 0 ? 2 : 1, shape);
+    tsr_tensor t = tsr_tensor_contiguous(pass->at, dtype, cols >= 0 ? 2 : 1, shape);
     t.device = pass->p->x.device;
     pass->at += tsri_round_up((size_t)tsr_tensor_numel(&t) * tsr_dtype_bytes(dtype), 64);
     return t;

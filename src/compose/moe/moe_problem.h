@@ -88,8 +88,10 @@ struct moe_pass {
         if (bytes_ > (pass)->most) (pass)->most = bytes_;                                          \
     } while (0)
 
+enum { MOE_NO_COLS = -1 };
+
 // moe_pass.c
-// Places a contiguous tensor of rows in the workspace; cols 0: without that dimension.
+// Places a contiguous tensor of rows in the workspace; cols MOE_NO_COLS: without that dimension.
 tsr_tensor moe_place(struct moe_pass *pass, tsr_dtype dtype, int64_t rows, int64_t cols);
 // The tensor itself if it is present, else a placed one.
 tsr_tensor moe_place_absent(struct moe_pass *pass, const tsr_tensor *t, tsr_dtype dtype,

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fields of the mixture-of-experts layer, for args_table.c. Forms: router, logits without a gate, ids, router without a
+// gate. Tokens q, hidden c, experts v, intermediate n, top_k s, columns of the shared expert m.
+#include "args_fields.h"
+
+#define MOE_INPUTS                                                                                 \
+    IN(x, "qc", 'x'), IN(router, "vc|||vc", 'w'), IN_OPTIONAL(logits_bias, "v|||v", 'w'),          \
+        IN(logits, "|qv||", 's')
+#define MOE_WEIGHTS IN(w_gate, "vnc||vnc|", 'x'), IN(w_up, "vnc", 'x'), IN(w_down, "vcn", 'x')
+#define MOE_SHARED                                                                                 \
+    IN_OPTIONAL(shared_w_gate, "mc||mc|", 'x'), IN_OPTIONAL(shared_w_up, "mc", 'x'),               \
+        IN_OPTIONAL(shared_w_down, "cm", 'x'), IN_OPTIONAL(shared_gate, "c", 'x')
+#define MOE_OPTIONS                                                                                \
+    INT64(top_k, "s"), ENUM(scoring), INT32(no_renormalize, NULL), FLOAT(routed_scaling),          \
+        INT32(has_routed_scaling, NULL), INT32(num_groups, NULL), INT32(topk_groups, NULL),        \
+        ENUM(group_score), ENUM(round_weights), ENUM(activation), INT32(weights_on_input, NULL),   \
+        INT64(capacity, NULL), INT32(has_capacity, NULL)
+
+#define ARGS tsr_moe_forward_args
+const struct args_field moe_forward_fields[] = {
+    MOE_INPUTS,
+    IN_OPTIONAL(correction_bias, "v|v||v", 's'),
+    MOE_WEIGHTS,
+    IN_OPTIONAL(b_gate, "vn||vn|", 'w'),
+    IN_OPTIONAL(b_up, "vn", 'w'),
+    IN_OPTIONAL(b_down, "vc", 'w'),
+    MOE_SHARED,
+    IN_OPTIONAL(residual, "qc", 'x'),
+    OUT(y, "qc", 'x'),
+    OUT_OPTIONAL(preact, "AN|An|AN|An", 'x'),
+    OUT_OPTIONAL(shared_preact, "qM|qm|qM|qm", 'x'),
+    OUT_OPTIONAL(topk_ids, "qs", 'i'),
+    OUT_OPTIONAL(topk_weights, "qs", 's'),
+    OUT_OPTIONAL(offsets, "V", 'i'),
+    OUT_OPTIONAL(tokens_per_expert, "v", 'i'),
+    OUT_OPTIONAL(mean_probs, "v|v||v", 's'),
+    OUT_OPTIONAL(load_balance_loss, "1|1||1", 's'),
+    OUT_OPTIONAL(z_loss, "1|1||1", 's'),
+    OUT_OPTIONAL(usage_variance, "1|1||1", 's'),
+    OUT_OPTIONAL(num_nan_rows, "1|1||1", 'i'),
+    OUT_OPTIONAL(num_dropped, "1", 'i'),
+    MOE_OPTIONS,
+    {NULL},
+};
+#undef ARGS
+
+#define ARGS tsr_moe_backward_args
+const struct args_field moe_backward_fields[] = {
+    MOE_INPUTS,
+    MOE_WEIGHTS,
+    IN_OPTIONAL(b_down, "vc", 'w'),
+    MOE_SHARED,
+    IN(preact, "AN|An|AN|An", 'x'),
+    IN_OPTIONAL(shared_preact, "qM|qm|qM|qm", 'x'),
+    IN(topk_ids, "qs", 'i'),
+    IN(topk_weights, "qs", 's'),
+    IN(dy, "qc", 'x'),
+    IN_OPTIONAL(dload_balance_loss, "1|1||1", 's'),
+    IN_OPTIONAL(dz_loss, "1|1||1", 's'),
+    OUT_OPTIONAL(dx, "qc", 'x'),
+    OUT_OPTIONAL(drouter, "vc|||vc", 'w'),
+    OUT_OPTIONAL(dlogits_bias, "v|||v", 'w'),
+    OUT_OPTIONAL(dlogits, "|qv||", 's'),
+    OUT_OPTIONAL(dtopk_weights, "||qs|", 's'),
+    OUT_OPTIONAL(dw_gate, "vnc||vnc|", 'w'),
+    OUT_OPTIONAL(dw_up, "vnc", 'w'),
+    OUT_OPTIONAL(dw_down, "vcn", 'w'),
+    OUT_OPTIONAL(db_gate, "vn||vn|", 'w'),
+    OUT_OPTIONAL(db_up, "vn", 'w'),
+    OUT_OPTIONAL(db_down, "vc", 'w'),
+    OUT_OPTIONAL(dshared_w_gate, "mc||mc|", 'x'),
+    OUT_OPTIONAL(dshared_w_up, "mc", 'x'),
+    OUT_OPTIONAL(dshared_w_down, "cm", 'x'),
+    OUT_OPTIONAL(dshared_gate, "c", 'x'),
+    INT32(accumulate, NULL),
+    MOE_OPTIONS,
+    {NULL},
+};
+#undef ARGS
