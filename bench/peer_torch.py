@@ -4,8 +4,8 @@ both in turns on the same random tensors. argv[1] is the library, argv[2] the pe
 version}; then it answers each of the tool's requests, one line of JSON, with one line. If the peer can compute an operation in
 several ways (`paths`), the fastest one counts. The timing is in peer_cpu.py and peer_device.py.
 
-To add an operation, add a function of its name that returns a Contest: here, for products in peer_torch_matmul.py, for
-mixtures of experts in peer_torch_moe.py, for rotations and the like in peer_torch_rows.py, for Triton in peer_triton.py."""
+To add an operation, add a function of its name that returns a Contest: here, in peer_torch_matmul.py (products),
+peer_torch_moe.py (experts), peer_torch_rows.py (rotations and the like) or peer_triton.py (Triton)."""
 import contextlib
 import json
 import os
@@ -42,7 +42,7 @@ class Job:
                 count = given["shape"][0] - 1
                 drawn = torch.tensor([self.params["rows"] * g // count for g in range(count + 1)], dtype=torch.int32,
                                      device=self.device)
-            elif given["dtype"] == "i32":  # the operation's function fills those that are inputs
+            elif given["dtype"] == "i32":  # inputs are filled by the operation's function
                 drawn = torch.zeros(given["shape"], device=self.device, dtype=torch.int32)
             elif given["dtype"] not in self.dtypes:
                 raise Refusal(f"torch has no equivalent of {name}")
@@ -330,8 +330,8 @@ def cross_entropy_backward(job):
     return Contest(job.ours(), "dlogits", [("cross_entropy backward", gradient)])
 
 
-OPERATIONS = {**globals(), **vars(peer_torch_matmul), **vars(peer_torch_moe), **vars(peer_torch_rows)}
-OPERATIONS = {name: OPERATIONS[name] for name in ARGS}
+KNOWN = {**globals(), **vars(peer_torch_matmul), **vars(peer_torch_moe), **vars(peer_torch_rows)}
+OPERATIONS = {name: KNOWN[name] for name in ARGS}
 
 # ---- Comparing and timing ------------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ UNREACHABLE = {  # fields without an option
 NO_FIELDS = {  # options that are no fields
     "to": "the dtype of y", "from": "the dtype of x", "fp8": "the dtypes of a and b", "scaling": "sets has_scaling",
     "num_positions": "rows of what rope_table gives", "rotary_dim": "columns of it", "vocab": "rows of dweight",
-    "top_k": "columns of topk_ids",
+    "top_k": "columns of topk_ids", "num_experts": "offsets but one", "num_rows": "rows of row_tokens, or of drows",
 }
 INERT = {  # scalars that never change the result of an accepted case
     "fast_accumulate": "a permission, of which the CPU makes no use", "math": "as fast_accumulate",

@@ -247,6 +247,45 @@ static void nan_in_rows_that_no_list_names(void **state) {
     every_variant(check_lists);
 }
 
+// The same bits as from a copy in the order of the lists.
+static void check_bits(bool is_forward, const char *variant) {
+    static const int32_t offsets[GROUPS + 1] = {3, 3, 20, 21, 160, 290, 320};
+    static unsigned char first[sizeof c];
+    static int32_t drawn[2][ROWS];
+    uint64_t state = test_number("TESSERA_TEST_SEED", 20261130);
+    for (int which = 0; which < 2; which++) {
+        uint16_t *rows = which == 0 ? a : dc;
+        const int64_t cols = which == 0 ? K : N;
+        static uint16_t copy[ROWS * N];
+        for (int64_t i = 0; i < ROWS * cols; i++) rows[i] = test_bf16(test_float(&state));
+        memset(copy, 0, sizeof copy);
+        for (int64_t i = 0; i < ROWS; i++) {
+            const bool is_row = i >= offsets[0] && i < offsets[GROUPS];
+            drawn[which][i] = is_row ? (int32_t)(test_bits(&state) % ROWS) : -1;
+            if (is_row)
+                memcpy(copy + i * cols, rows + drawn[which][i] * cols, (size_t)cols * sizeof *rows);
+        }
+        lists[which] = drawn[which];
+        put(which == 0 ? on_a : on_dc, rows, (size_t)(ROWS * cols) * sizeof *rows);
+        memcpy(rows, copy, (size_t)(ROWS * cols) * sizeof *rows);
+    }
+    if (run(is_forward, variant, offsets)) {
+        memcpy(first, c, sizeof first);
+        lists[0] = lists[1] = NULL;
+        put(on_a, a, sizeof a);
+        put(on_dc, dc, sizeof dc);
+        assert_true(run(is_forward, variant, offsets));
+        assert_memory_equal(first, c, sizeof first);
+    }
+    lists[0] = lists[1] = NULL;
+}
+
+static void bits_of_a_copy(void **state) {
+    (void)state;
+    put_values(0, ROWS); // b
+    every_variant(check_bits);
+}
+
 int main(void) {
     int skip = cuda_case_skip(0);
     if (skip != 0) return skip;
@@ -255,6 +294,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(offsets_that_are_none, setup, teardown),
         cmocka_unit_test_setup_teardown(lists_of_rows, setup, teardown),
         cmocka_unit_test_setup_teardown(nan_in_rows_that_no_list_names, setup, teardown),
+        cmocka_unit_test_setup_teardown(bits_of_a_copy, setup, teardown),
     };
     return cmocka_run_group_tests_name("cuda matmul grouped", tests, NULL, NULL);
 }

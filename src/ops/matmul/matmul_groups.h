@@ -42,6 +42,9 @@ bool matmul_group_is_done_as_few(const struct matmul_group_blocks *blocks,
 void matmul_gather(const struct matmul_matrix *t, int64_t line, const struct matmul_list *list,
                    int64_t first, int64_t count, int64_t at, int64_t width, void *to,
                    int64_t to_stride);
+// Floats per thread in which "naive" puts what lists name; copies of rows of b have at most so many columns.
+enum { MATMUL_NAIVE_COLS = 64 };
+int64_t matmul_naive_floats(const struct matmul_problem *p);
 // What gemm->pack_a and pack_b make of rows [row, row + m) of a, and of columns [col, col + n <= nr) of b, for steps [step,
 // step + depth). p is one group's product, and the operand has a list.
 struct gemm_kernels;
@@ -57,9 +60,6 @@ void matmul_pack_listed_strip(const struct gemm_bf16_kernels *gemm, const struct
 void matmul_pack_listed_panel(const struct gemm_bf16_kernels *gemm, const struct matmul_problem *p,
                               int64_t step, int64_t depth, int64_t col, int64_t n, int64_t width,
                               uint16_t *panel);
-
-// matmul_rows_cpu.c: floats per thread in which "naive" puts what lists name, in the order of the lists.
-int64_t matmul_naive_floats(const struct matmul_problem *p);
 
 void matmul_grouped_plan_tiled(const void *, const struct tsri_limits *, struct tsri_plan *);
 void matmul_grouped_plan_mixed(const void *, const struct tsri_limits *, struct tsri_plan *);

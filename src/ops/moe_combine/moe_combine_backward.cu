@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradients of the weighted sum: a block takes a token. For AT_ONCE assignments at a time, a lane loads 16 bytes of dy and of each
-// row before it uses the first, adds to the products of dy and each row, and stores the weighted dy. Products are added over
-// lanes and warps in one order. The threads of a block follow from hidden alone, so a token's bits do not depend on others.
+// The gradients of the weighted sum: a block takes a token. For AT_ONCE assignments at a time, a lane loads 16 bytes of dy and
+// of each row before it uses the first, multiplies dy with each row, and stores the weighted dy. Products are added over lanes
+// and warps in one order. The threads of a block follow from hidden alone, so a token's bits do not depend on others.
 // Floor: dy and rows read once, drows written once.
 // Limit: memory.
 // Figures: docs/kernels/moe.md.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Second half of the permutation, and all of it for few assignments, which one block has: every assignment gets its row. A block adds
-// up the counts of all blocks and of those before it; its warps, which have consecutive assignments, add the counts of the
-// warps before them; within a warp, equal experts are ranked by lane. So the order is that of the assignments, whichever
+// Second half of the permutation, and all of it for few assignments, which one block has: every assignment gets its row. A
+// block adds up the counts of all blocks and of those before it; its warps, which have consecutive assignments, add the counts
+// of the warps before them; within a warp, equal experts are ranked by lane. So the order is that of the assignments, whichever
 // thread runs first.
 // Floor: ids read, 4 bytes an assignment, and up to 12 written.
 // Limit: the counts of all blocks, which each block reads; rows written one element at a time.

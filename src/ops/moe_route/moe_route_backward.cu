@@ -22,25 +22,53 @@ struct of_all {
 // The gradient of lane k's chosen logit by the weights; id is -1 where there is none. Changes all's factor.
 DEVICE float chosen_gradient(const struct moe_route_backward_params *p, long long token, int id,
                              const float *x, struct of_all *all) {
-    const int is_here = id >= 0 && id < p->num_experts;
-    const float logit = is_here ? x[id] : -INFINITE;
-    const float g =
-        is_here ? __fmul_rn(p->dweights[token * p->dweights_stride + LANE], p->scaling) : 0;
-    float w, sum = 1;
+    const int is_here = id >= 0;
+    float logit = -INFINITE, g = 0, w, slope;
+    if (is_here) {
+        logit = x[id];
+        g = __fmul_rn(p->dweights[token * p->dweights_stride + LANE], p->scaling);
+    }
     if (p->is_sigmoid) {
-        w = is_here ? moe_sigmoid(logit) : 0;
-        if (p->is_renormalised) sum = __fadd_rn(add_lanes(w), MOE_SIGMOID_SUM);
-        w = __fdiv_rn(w, sum);
+        const float e = moe_exp(logit < 0 ? logit : -logit), per_sum = 1 / (1 + e); // 0 at infinity
+        w = (logit < 0 ? e : 1) * per_sum;
+        slope = e * per_sum * per_sum;
+        if (p->is_renormalised) {
+            const float per_all = 1 / (add_lanes(w) + MOE_SIGMOID_SUM);
+            w *= per_all;
+            slope *= per_all;
+        }
     } else {
         const float max = p->is_renormalised ? max_lanes(logit) : all->max;
-        w = moe_exp(__fadd_rn(logit, -max));
-        sum = p->is_renormalised ? add_lanes(w) : all->sum;
-        w = share_of(w, sum);
+        w = moe_exp(logit - max);
+        const float sum = p->is_renormalised ? add_lanes(w) : all->sum;
+        w *= sum == 0 ? 0 : 1 / sum;
+        slope = w;
     }
-    const float dot = add_lanes(is_here ? w * g : 0);
+    const float dot = !p->is_sigmoid || p->is_renormalised ? add_lanes(w * g) : 0;
     if (!p->is_sigmoid && !p->is_renormalised) all->factor -= dot;
-    const float slope = p->is_sigmoid ? moe_sigmoid_slope(logit) / sum : w;
-    return is_here && logit != -INFINITE ? slope * (g - (p->is_renormalised ? dot : 0)) : 0;
+    return logit != -INFINITE ? slope * (g - (p->is_renormalised ? dot : 0)) : 0;
+}
+
+// Adds lane k's gradient to dx[id]. Lanes write their numbers there and read them again: if none lost its own, all ids are
+// different, and they add at once. Otherwise one after the other.
+DEVICE void add_chosen(float *dx, int id, float mine, int top_k) {
+    const int is_here = id >= 0;
+    const float before = is_here ? dx[id] : 0;
+    __syncwarp();
+    if (is_here) dx[id] = (float)LANE;
+    __syncwarp();
+    const int is_lost = is_here && dx[id] != (float)LANE;
+    __syncwarp();
+    if (is_here) dx[id] = before + mine; // of equal ids any
+    if (__any_sync(ALL_LANES, is_lost)) {
+        __syncwarp();
+        if (is_here) dx[id] = before;
+        for (int k = 0; k < top_k; k++) {
+            __syncwarp();
+            if (LANE == k && is_here) dx[id] += mine;
+        }
+    }
+    __syncwarp();
 }
 
 // The gradient of load_balance_loss is slope_P (a - mean), a = tokens_per_expert factor.
@@ -65,19 +93,53 @@ DEVICE struct balance balance_of(const struct moe_route_backward_params *p, cons
     return b;
 }
 
+// The token's logits to x, zeros to dx. The same loop for each dtype, so that none asks for it at each element.
+DEVICE void read_token(const struct moe_route_backward_params *p, long long token, float *x,
+                       float *dx, float *max, int *is_nan) {
+    const long long at = token * p->logits_stride;
+#define READ(value)                                                                                \
+    EACH_COLUMN(e, p) {                                                                            \
+        const float given = value;                                                                 \
+        x[e] = given;                                                                              \
+        dx[e] = 0;                                                                                 \
+        *is_nan |= given != given;                                                                 \
+        *max = fmaxf(*max, given);                                                                 \
+    }
+    if (p->dtype == DTYPE_F32) {
+        READ(((const float *)p->logits)[at + e])
+    } else if (p->dtype == DTYPE_BF16) {
+        READ(float_of_bf16(((const unsigned short *)p->logits)[at + e]))
+    } else {
+        READ(float_of_f16(((const unsigned short *)p->logits)[at + e]))
+    }
+}
+
+DEVICE void write_token(const struct moe_route_backward_params *p, long long token, const float *x,
+                        const float *dx, int is_bad) {
+    const long long at = token * p->dlogits_stride;
+#define WRITE(type, value)                                                                         \
+    EACH_COLUMN(e, p) {                                                                            \
+        float d = x[e] == -INFINITE ? 0 : dx[e];                                                   \
+        if (is_bad || d != d) d = NOT_A_NUMBER;                                                    \
+        ((type *)p->dlogits)[at + e] = (type)(value);                                              \
+    }
+    if (p->dtype == DTYPE_F32) {
+        WRITE(float, d)
+    } else if (p->dtype == DTYPE_BF16) {
+        WRITE(unsigned short, pair_to_bf16(d, 0.0f))
+    } else {
+        WRITE(unsigned short, pair_to_f16(d, 0.0f))
+    }
+}
+
 DEVICE void take_token(const struct moe_route_backward_params *p, long long token, float *x,
                        float *dx) {
     const int has_balance = p->dbalance_loss != 0, has_z = p->dz_loss != 0;
     const int is_raw_softmax = !p->is_sigmoid && !p->is_renormalised;
     struct of_all all = {-INFINITE, 0, 0};
     int is_nan = 0, id = -1;
-    EACH_COLUMN(e, p) {
-        x[e] = load_any(p->logits, token * p->logits_stride + e, p->dtype);
-        dx[e] = 0;
-        is_nan |= x[e] != x[e];
-        all.max = fmaxf(all.max, x[e]);
-    }
     if (LANE < p->top_k) id = p->ids[token * p->ids_stride + LANE];
+    read_token(p, token, x, dx, &all.max, &is_nan);
     __syncwarp();
     all.max = max_lanes(all.max);
     is_nan = __any_sync(ALL_LANES, is_nan);
@@ -86,53 +148,47 @@ DEVICE void take_token(const struct moe_route_backward_params *p, long long toke
     const int is_bad = __any_sync(ALL_LANES, id < -1 || id >= p->num_experts) ||
                        ((is_nan || has_infinity) && has_z) ||
                        ((is_nan || (has_infinity && !p->is_sigmoid)) && (has_id || has_balance));
-    const int has_gradient = !is_bad && !is_nan && !is_masked;
-    float per_sum = 0, mine = 0;
-    if (has_gradient && !has_infinity &&
-        (has_z || is_raw_softmax || (has_balance && !p->is_sigmoid))) {
-        EACH_COLUMN(e, p) {
-            dx[e] = moe_exp(x[e] - all.max);
-            all.sum += dx[e];
-        }
-        all.sum = add_lanes(all.sum);
-        per_sum = 1 / all.sum;
-    }
-    if (has_gradient && has_id) mine = chosen_gradient(p, token, id, x, &all);
-    if (has_gradient && has_z)
-        all.factor += (float)(*p->dz_loss * p->z_factor) * (float)(all.max + log_of_sum(all.sum));
-    if (has_gradient && (has_z || is_raw_softmax || has_balance)) {
-        struct balance b = {0, 0, 0};
-        if (has_balance) b = balance_of(p, x, dx, per_sum);
-        EACH_COLUMN(e, p) {
-            const float prob = dx[e] * per_sum;
-            float d = prob * all.factor;
-            if (has_balance) {
-                const float slope =
-                    p->is_sigmoid ? moe_sigmoid_slope(x[e]) * b.per_normaliser : prob;
-                d += slope * ((float)p->tokens_per_expert[e] * b.factor - b.mean);
+    if (!is_bad && !is_nan && !is_masked) {
+        float per_sum = 0, mine = 0;
+        if (!has_infinity && (has_z || is_raw_softmax || (has_balance && !p->is_sigmoid))) {
+            EACH_COLUMN(e, p) {
+                dx[e] = moe_exp(x[e] - all.max);
+                all.sum += dx[e];
             }
-            dx[e] = d;
+            all.sum = add_lanes(all.sum);
+            per_sum = 1 / all.sum;
         }
-    }
-    if (has_gradient && has_id)
-        for (int k = 0; k < p->top_k; k++) { // in order, as ids may repeat
-            const int to = __shfl_sync(ALL_LANES, id, k);
-            const float add = __shfl_sync(ALL_LANES, mine, k);
-            if (to >= 0 && LANE == to % 32) dx[to] += add;
+        if (has_id) mine = chosen_gradient(p, token, id, x, &all);
+        if (has_z)
+            all.factor +=
+                (float)(*p->dz_loss * p->z_factor) * (float)(all.max + log_of_sum(all.sum));
+        if (has_z || is_raw_softmax || has_balance) {
+            struct balance b = {0, 0, 0};
+            if (has_balance) b = balance_of(p, x, dx, per_sum);
+            EACH_COLUMN(e, p) {
+                const float prob = dx[e] * per_sum;
+                float d = prob * all.factor;
+                if (has_balance) {
+                    const float slope =
+                        p->is_sigmoid ? moe_sigmoid_slope(x[e]) * b.per_normaliser : prob;
+                    d += slope * ((float)p->tokens_per_expert[e] * b.factor - b.mean);
+                }
+                dx[e] = d;
+            }
+            __syncwarp();
         }
-    EACH_COLUMN(e, p) {
-        const float d = x[e] == -INFINITE ? 0 : dx[e];
-        store_any(p->dlogits, token * p->dlogits_stride + e, is_bad || d != d ? NOT_A_NUMBER : d,
-                  p->dtype);
+        if (has_id) add_chosen(dx, id, mine, p->top_k);
     }
+    write_token(p, token, x, dx, is_bad);
     __syncwarp();
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
     moe_route_backward(const struct moe_route_backward_params p) {
-    float *const x = rows + 2 * WARP * p.num_experts;
+    const int warp = warp_index();
+    float *const x = rows + 2 * warp * p.num_experts;
     begin_early();
     const long long step = (long long)gridDim.x * WARPS;
-    for (long long t = (long long)blockIdx.x * WARPS + WARP; t < p.tokens; t += step)
+    for (long long t = (long long)blockIdx.x * WARPS + warp; t < p.tokens; t += step)
         take_token(&p, t, x, x + p.num_experts);
 }

@@ -47,9 +47,10 @@ DEVICE void sort_lane(unsigned key[PER_LANE]) {
 // Lane k < top_k gets the k-th expert. Keys of 0 are never chosen. has_16_bits: keys are those of 16-bit logits. Changes key.
 DEVICE int choose(unsigned key[PER_LANE], int top_k, int has_16_bits) {
     unsigned sorted[PER_LANE], mine = 0, most = 0;
-    EACH(i) sorted[i] = key[i] == 0 ? 0 : (key[i] & ~MOST_COLUMN) | (MOST_COLUMN - COLUMN(i));
+    EACH(i)
+    sorted[i] = (key[i] & ~MOST_COLUMN) | (MOST_COLUMN - COLUMN(i)); // of key 0 below others
     sort_lane(sorted);
-    for (int k = 0; k <= top_k; k++) { // one more than are chosen
+    for (int k = 0; k < top_k; k++) {
         most = __reduce_max_sync(ALL_LANES, sorted[0]);
         if (LANE == k) mine = most;
         if (sorted[0] == most) {
@@ -58,7 +59,9 @@ DEVICE int choose(unsigned key[PER_LANE], int top_k, int has_16_bits) {
             sorted[PER_LANE - 1] = 0;
         }
     }
-    const unsigned below = __shfl_down_sync(ALL_LANES, mine, 1), next = LANE == 31 ? most : below;
+    most = __reduce_max_sync(ALL_LANES, sorted[0]); // the first that is left out
+    const unsigned below = __shfl_down_sync(ALL_LANES, mine, 1);
+    const unsigned next = LANE == top_k - 1 ? most : below;
     const int is_near = LANE < top_k && ((mine ^ next) & ~MOST_COLUMN) == 0;
     int id = MOST_COLUMN - (int)(mine & MOST_COLUMN);
     if (!has_16_bits && __any_sync(ALL_LANES, is_near))
@@ -71,22 +74,27 @@ DEVICE int choose(unsigned key[PER_LANE], int top_k, int has_16_bits) {
 
 // ---- Groups -----------------------------------------------------------------------------------
 
+// A group's key from its two best; 0 if there is none.
 DEVICE unsigned group_key_of(unsigned best, unsigned second) {
     const float other = second == 0 ? -INFINITE : float_of_key(second);
-    return key_of(moe_group_sum(float_of_key(best), other));
+    return best == 0 ? 0 : key_of(moe_group_sum(float_of_key(best), other));
 }
 
 // Groups of 32: group i is register i of all lanes.
 DEVICE void limit_groups_of_32(unsigned key[PER_LANE], int topk_groups, int is_group_max) {
-    unsigned mine = 0, is_left = 0; // lane i: the key of group i
+    unsigned mine = 0, second = 0, is_left = 0; // lane i: of group i
     EACH(i) {
-        unsigned of_group = __reduce_max_sync(ALL_LANES, key[i]);
-        if (!is_group_max && of_group != 0) {
-            const int owner = __ffs((int)__ballot_sync(ALL_LANES, key[i] == of_group)) - 1;
-            of_group =
-                group_key_of(of_group, __reduce_max_sync(ALL_LANES, LANE == owner ? 0 : key[i]));
+        const unsigned best = __reduce_max_sync(ALL_LANES, key[i]);
+        if (LANE == i) mine = best;
+    }
+    if (!is_group_max) {
+        EACH(i) {
+            const unsigned best = __shfl_sync(ALL_LANES, mine, i);
+            const int owner = __ffs((int)__ballot_sync(ALL_LANES, key[i] == best)) - 1;
+            const unsigned next = __reduce_max_sync(ALL_LANES, LANE == owner ? 0 : key[i]);
+            if (LANE == i) second = next;
         }
-        if (LANE == i) mine = of_group;
+        mine = group_key_of(mine, second);
     }
     for (int n = 0; n < topk_groups; n++) {
         const unsigned most = __reduce_max_sync(ALL_LANES, mine);

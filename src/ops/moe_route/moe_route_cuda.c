@@ -6,10 +6,12 @@
 
 static const char forward_name[] = "moe_route_forward", backward_name[] = "moe_route_backward";
 
-// Kernels of forward, by the experts that a lane holds; the warps of a block with sums over tokens.
+// Kernels of forward, by the experts that a lane holds: the warps of a block with sums over tokens, which is alone on its
+// multiprocessor, and the blocks of FEW_WARPS without.
+enum { FEW_WARPS = 8 };
 static const struct size {
-    int per_lane, warps;
-} sizes[] = {{1, 32}, {4, 32}, {8, 32}, {MOE_MAX_EXPERTS / 32, 8}};
+    int per_lane, warps, sm_blocks;
+} sizes[] = {{1, 32, 6}, {4, 32, 6}, {8, 32, 4}, {MOE_MAX_EXPERTS / 32, 8, 1}};
 
 static const struct size *size_of(const struct moe_route_problem *p) {
     const struct size *size = sizes;
@@ -17,16 +19,16 @@ static const struct size *size_of(const struct moe_route_problem *p) {
     return size;
 }
 
-// Without such sums nothing is gained by large blocks.
 static int warps_of(const struct moe_route_problem *p) {
-    return moe_has_sums(p) ? size_of(p)->warps : 8;
+    return moe_has_sums(p) ? size_of(p)->warps : FEW_WARPS;
 }
 
-static struct tsri_cuda_program forward_program(const struct size *size) {
-    return (struct tsri_cuda_program){.source = "ops/moe_route/moe_route_forward.cu",
-                                      .entry = "moe_route_forward",
-                                      .defines = {{"DTYPE", TSR_F32}, {"PER_LANE", size->per_lane}},
-                                      .num_defines = 2};
+static struct tsri_cuda_program forward_program(const struct size *size, bool has_sums) {
+    return (struct tsri_cuda_program){
+        .source = "ops/moe_route/moe_route_forward.cu",
+        .entry = "moe_route_forward",
+        .defines = {{"DTYPE", TSR_F32}, {"PER_LANE", size->per_lane}, {"HAS_SUMS", has_sums}},
+        .num_defines = 3};
 }
 
 static const struct tsri_cuda_program losses_program = {.source =
@@ -42,13 +44,11 @@ static const struct tsri_cuda_program losses_program = {.source =
 
 // ---- Forward ----------------------------------------------------------------------------------
 
-// With sums over tokens, one block a multiprocessor, so that the parts are few.
 void moe_route_cuda_plan(const void *problem, const struct tsri_limits *limits,
                          struct tsri_plan *plan) {
-    enum { SM_BLOCKS = 4 };
     const struct moe_route_problem *p = problem;
     const int warps = warps_of(p);
-    const int64_t most = limits->num_sms * (moe_has_sums(p) ? 1 : (int64_t)SM_BLOCKS);
+    const int64_t most = limits->num_sms * (moe_has_sums(p) ? 1 : size_of(p)->sm_blocks);
     plan->num_tasks = tsri_min(tsri_ceil_div(p->logits.rows, warps), most);
     if (!moe_has_sums(p)) return;
     plan->num_tasks = tsri_max(plan->num_tasks, 1); // zeros without tokens
@@ -74,7 +74,7 @@ static struct moe_route_parts parts_of(const struct moe_route_problem *p,
 tsr_status moe_route_cuda_prepare(tsr_context *ctx, const void *problem,
                                   const struct tsri_plan *plan) {
     const struct moe_route_problem *p = problem;
-    const struct tsri_cuda_program forward = forward_program(size_of(p));
+    const struct tsri_cuda_program forward = forward_program(size_of(p), moe_has_sums(p));
     (void)plan;
     TSRI_TRY(tsri_cuda_prepare(forward_name, tsri_context_queue(ctx), &forward));
     if (!moe_has_sums(p)) return TSR_OK;
@@ -106,7 +106,7 @@ static tsr_status launch_losses(tsr_context *ctx, const struct moe_route_problem
 tsr_status moe_route_cuda_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
                               void *workspace) {
     const struct moe_route_problem *p = problem;
-    const struct tsri_cuda_program program = forward_program(size_of(p));
+    const struct tsri_cuda_program program = forward_program(size_of(p), moe_has_sums(p));
     const int warps = warps_of(p);
     const struct moe_route_forward_params params = {
         .logits = p->logits.data,
@@ -148,10 +148,11 @@ tsr_status moe_route_cuda_run(tsr_context *ctx, const void *problem, const struc
 }
 
 bool moe_route_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
-    enum { NUM_SIZES = TSRI_COUNT(sizes) };
+    enum { NUM_PROGRAMS = 2 * TSRI_COUNT(sizes) };
     (void)cuda_arch;
-    *program = index < NUM_SIZES ? forward_program(&sizes[index]) : losses_program;
-    return index <= NUM_SIZES;
+    *program =
+        index < NUM_PROGRAMS ? forward_program(&sizes[index / 2], index % 2) : losses_program;
+    return index <= NUM_PROGRAMS;
 }
 
 // ---- Backward ---------------------------------------------------------------------------------

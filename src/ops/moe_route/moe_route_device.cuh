@@ -17,7 +17,6 @@
 #include "ops/moe_route/moe_route_score_params.h"
 
 #define LANE ((int)(threadIdx.x % 32))
-#define WARP ((int)(threadIdx.x / 32))
 #define ALL_LANES 0xffffffffu
 #define NOT_A_NUMBER __int_as_float(0xffc00000)
 
@@ -28,10 +27,13 @@ DEVICE float add_lanes(float x) {
     return x;
 }
 
+// threadIdx.x / 32, which the compiler then knows to be the same in all lanes, and so are branches that depend on it.
+DEVICE int warp_index(void) { return __shfl_sync(ALL_LANES, (int)(threadIdx.x / 32), 0); }
+
 // Larger floats have larger keys; 0 and -0 have the same. No number has the key 0.
 DEVICE unsigned key_of(float x) {
-    const unsigned bits = __float_as_uint(x == 0 ? 0.0f : x);
-    return bits >> 31 ? ~bits : bits | 0x80000000u;
+    const int bits = __float_as_int(__fadd_rn(x, 0.0f));
+    return (unsigned)bits ^ ((unsigned)(bits >> 31) | 0x80000000u);
 }
 DEVICE float float_of_key(unsigned key) {
     return __uint_as_float(key >> 31 ? key ^ 0x80000000u : ~key);

@@ -7,44 +7,72 @@
 // Limit: instructions.
 // Figures: docs/kernels/moe.md.
 // The host defines
-//     DTYPE (2: the logits' dtype is known at run time), PER_LANE (columns a lane has at most: a power of 2)
+//     DTYPE (2: the logits' dtype is known at run time), PER_LANE (columns a lane has at most: a power of 2),
+//     HAS_SUMS (0 or 1: outputs that sum over tokens)
 #include "ops/moe_route/moe_route_choice.cuh"
 #include "ops/moe_route/moe_route_params.h"
 
-enum { MOST_THREADS = PER_LANE > 8 ? 256 : 1024, MOST_WARPS = MOST_THREADS / 32 };
+// Sums take one large block of a multiprocessor, so that the parts are few.
+enum { MOST_THREADS = PER_LANE > 8 || !HAS_SUMS ? 256 : 1024, MOST_WARPS = MOST_THREADS / 32 };
+enum { LEAST_BLOCKS = HAS_SUMS || PER_LANE > 8 ? 1 : PER_LANE > 4 ? 4 : 6 };
 #define WARPS ((int)(blockDim.x / 32))
 
 extern __shared__ double shared[];
 
 // ---- Logits -----------------------------------------------------------------------------------
 
-// Columns beyond the row hold -inf.
-DEVICE void load_logits(float x[PER_LANE], const struct moe_route_forward_params *p,
-                        long long token) {
+// Their bits, as they are in memory: nothing waits for them here.
+DEVICE void fetch_logits(unsigned raw[PER_LANE], const struct moe_route_forward_params *p,
+                         long long token) {
     const long long at = token * p->logits_stride + LANE;
-    EACH(i) x[i] = -INFINITE;
     if (p->dtype == DTYPE_F32) {
-        EACH(i) if (COLUMN(i) < p->num_experts) x[i] = ((const float *)p->logits)[at + 32 * i];
+        EACH(i) if (COLUMN(i) < p->num_experts) raw[i] = ((const unsigned *)p->logits)[at + 32 * i];
     } else {
-        EACH(i) if (COLUMN(i) < p->num_experts) x[i] = load_any(p->logits, at + 32 * i, p->dtype);
+        EACH(i)
+        if (COLUMN(i) < p->num_experts) raw[i] = ((const unsigned short *)p->logits)[at + 32 * i];
     }
+}
+
+// Columns beyond the row are -inf.
+DEVICE void read_logits(float x[PER_LANE], const unsigned raw[PER_LANE],
+                        const struct moe_route_forward_params *p) {
+    if (p->dtype == DTYPE_F32) {
+        EACH(i) x[i] = __uint_as_float(raw[i]);
+    } else if (p->dtype == DTYPE_BF16) {
+        EACH(i) x[i] = float_of_bf16(raw[i]);
+    } else {
+        EACH(i) x[i] = float_of_f16(raw[i]);
+    }
+    EACH(i) if (COLUMN(i) >= p->num_experts) x[i] = -INFINITE;
+}
+
+// Lane k gets logit id.
+DEVICE float logit_of(const float x[PER_LANE], int id) {
+    float mine = 0;
+    EACH(i) {
+        const float other = __shfl_sync(ALL_LANES, x[i], id % 32);
+        if (id / 32 == i) mine = other;
+    }
+    return mine;
 }
 
 // ---- A token ----------------------------------------------------------------------------------
 
-// Lane k stores the k-th weight. sum, max: of softmax over all experts, where weights need it.
-DEVICE void store_weight(const struct moe_route_forward_params *p, long long token, int id,
+// Lane k stores the k-th weight, of an expert with logit x. sum, max: of softmax over all experts, where weights need it.
+DEVICE void store_weight(const struct moe_route_forward_params *p, long long token, float x,
                          float max, float sum) {
     const int is_here = LANE < p->top_k;
-    float x = -INFINITE, w;
-    if (is_here) x = load_any(p->logits, token * p->logits_stride + id, p->dtype);
+    if (!is_here) x = -INFINITE;
+    float w = 0;
     if (p->is_sigmoid) {
-        w = is_here ? moe_sigmoid(x) : 0;
-        if (p->is_renormalised) w = __fdiv_rn(w, __fadd_rn(add_lanes(w), MOE_SIGMOID_SUM));
+        w = moe_sigmoid(x);
+        if (p->is_renormalised) sum = __fadd_rn(add_lanes(w), MOE_SIGMOID_SUM);
+        if (p->is_renormalised) w = __fdiv_rn(is_here ? w : 1.0f, sum); // 0 is slow to divide
     } else {
         if (p->is_renormalised) max = max_lanes(x);
         w = moe_exp(__fadd_rn(x, -max));
-        w = share_of(w, p->is_renormalised ? add_lanes(w) : sum);
+        if (p->is_renormalised) sum = add_lanes(w);
+        w = share_of(is_here ? w : 1.0f, sum);
     }
     w = __fmul_rn(w, p->scaling);
     if (p->round_dtype == DTYPE_BF16) w = float_of_bf16(pair_to_bf16(w, 0.0f) & 0xffff);
@@ -52,7 +80,7 @@ DEVICE void store_weight(const struct moe_route_forward_params *p, long long tok
     if (is_here) p->weights[token * p->weights_stride + LANE] = w;
 }
 
-// A warp's sums over its tokens. probs: of this lane's columns, in shared memory.
+// A warp's sums over its tokens. probs: the warp's, in shared memory, if there are any; counts likewise.
 struct warp_sums {
     double *probs;
     int *counts; // the block's
@@ -60,85 +88,113 @@ struct warp_sums {
     int nans;
 };
 
-// x: the token's logits.
+// Keys of what chooses. score: where logits do not.
+DEVICE void find_keys(unsigned key[PER_LANE], const struct moe_route_forward_params *p,
+                      const float x[PER_LANE], const float score[PER_LANE], float sum) {
+    if (p->is_exact) {
+        EACH(i) key[i] = key_of(x[i]);
+    } else {
+        EACH(i) {
+            float s = score[i], bias = 0;
+            if (COLUMN(i) < p->num_experts) {
+                if (!p->is_sigmoid) s = share_of(s, sum);
+                if (p->bias != 0) bias = p->bias[COLUMN(i)];
+            }
+            key[i] = key_of(moe_choice(x[i], s, bias));
+        }
+    }
+    EACH(i) if (COLUMN(i) >= p->num_experts) key[i] = 0;
+}
+
+// x: the token's logits. No number among them is NaN, nor makes the token NaN. Returns lane k's expert.
+DEVICE int route_token(const struct moe_route_forward_params *p, long long token,
+                       const float x[PER_LANE], struct warp_sums *sums, unsigned *keys) {
+    const int has_probs = (HAS_SUMS && p->parts.probs != 0), is_sigmoid = p->is_sigmoid;
+    const int needs_scores = has_probs || !p->is_exact;
+    float score[PER_LANE], max = -INFINITE, sum = 0;
+    unsigned key[PER_LANE];
+    if (p->has_lse || (!is_sigmoid && (needs_scores || !p->is_renormalised))) {
+        EACH(i) max = fmaxf(max, x[i]);
+        max = max_lanes(max);
+        EACH(i) {
+            score[i] = moe_exp(__fadd_rn(x[i], -max)); // 0 if max is infinite
+            sum = __fadd_rn(sum, score[i]);
+        }
+        sum = add_lanes(sum);
+    }
+    if (p->has_lse) {
+        const double exact = max == INFINITE ? NOT_A_NUMBER
+                             : sum == 0      ? -INFINITE
+                                             : (double)max + log_of_sum(sum);
+        if (max == INFINITE || sum != 0) sums->z += exact * exact;
+        if (LANE == 0 && p->lse != 0) p->lse[token] = (float)exact;
+    }
+    if (needs_scores && is_sigmoid) EACH(i) score[i] = moe_sigmoid(x[i]);
+    if (has_probs) {
+        float factor = sum;
+        if (is_sigmoid) {
+            factor = 0;
+            EACH(i) factor += score[i];
+            factor = add_lanes(factor) + MOE_SIGMOID_SUM;
+        }
+        factor = factor == 0 ? 0 : 1 / factor;
+        EACH(i) if (COLUMN(i) < p->num_experts) sums->probs[COLUMN(i)] += score[i] * factor;
+    }
+    find_keys(key, p, x, score, sum);
+    if (p->topk_groups < p->num_groups)
+        limit_groups(key, keys, p->num_groups, p->topk_groups, p->num_experts / p->num_groups,
+                     p->is_group_max);
+    const int id = choose(key, p->top_k, p->is_exact && p->dtype != DTYPE_F32);
+#if PER_LANE > 4
+    float logit = 0;
+    if (LANE < p->top_k) logit = load_any(p->logits, token * p->logits_stride + id, p->dtype);
+#else
+    const float logit = logit_of(x, id);
+#endif
+    store_weight(p, token, logit, max, sum);
+    return id;
+}
+
 DEVICE void take_token(const struct moe_route_forward_params *p, long long token,
                        const float x[PER_LANE], struct warp_sums *sums, unsigned *keys) {
-    const int needs_scores = sums->probs != 0 || !p->is_exact, is_sigmoid = p->is_sigmoid;
-    const int needs_sum = p->has_lse || (!is_sigmoid && (needs_scores || !p->is_renormalised));
-    float max = -INFINITE, sum = 0, lse = NOT_A_NUMBER;
     int is_nan = 0, id = LANE;
-    EACH(i) is_nan |= is_sigmoid ? x[i] != x[i] : !(x[i] < INFINITE);
-    is_nan = __any_sync(ALL_LANES, is_nan);
-    if (!is_nan) {
-        float factor = 0; // of P
-        unsigned key[PER_LANE];
-        if (needs_sum) {
-            EACH(i) max = fmaxf(max, x[i]);
-            max = max_lanes(max);
-        }
-        if (needs_sum && max != INFINITE && max != -INFINITE) {
-            EACH(i) sum = __fadd_rn(sum, moe_exp(__fadd_rn(x[i], -max)));
-            sum = add_lanes(sum);
-        }
-        if (p->has_lse && max != INFINITE) {
-            const double exact = sum == 0 ? -INFINITE : (double)max + log_of_sum(sum);
-            if (sum != 0) sums->z += exact * exact;
-            lse = (float)exact;
-        } else if (p->has_lse) {
-            sums->z = NOT_A_NUMBER;
-        }
-        if (sums->probs != 0 && is_sigmoid) {
-            EACH(i) factor += moe_sigmoid(x[i]);
-            factor = 1 / (add_lanes(factor) + MOE_SIGMOID_SUM);
-        } else if (sums->probs != 0 && sum != 0) {
-            factor = 1 / sum;
-        }
-        EACH(i) {
-            float choice = x[i];
-            if (needs_scores && COLUMN(i) < p->num_experts) {
-                float score = is_sigmoid ? moe_sigmoid(x[i]) : moe_exp(__fadd_rn(x[i], -max));
-                if (sums->probs != 0) sums->probs[COLUMN(i)] += score * factor;
-                if (!p->is_exact) {
-                    if (!is_sigmoid) score = share_of(score, sum);
-                    choice = moe_choice(x[i], score, p->bias != 0 ? p->bias[COLUMN(i)] : 0.0f);
-                }
-            }
-            key[i] = COLUMN(i) < p->num_experts ? key_of(choice) : 0;
-        }
-        if (p->topk_groups < p->num_groups)
-            limit_groups(key, keys, p->num_groups, p->topk_groups, p->num_experts / p->num_groups,
-                         p->is_group_max);
-        id = choose(key, p->top_k, p->is_exact && p->dtype != DTYPE_F32);
-        store_weight(p, token, id, max, sum);
+    EACH(i) is_nan |= !(x[i] < INFINITE);
+    if (p->is_sigmoid) {
+        is_nan = 0;
+        EACH(i) is_nan |= x[i] != x[i];
+    }
+    if (!__any_sync(ALL_LANES, is_nan)) {
+        id = route_token(p, token, x, sums, keys);
     } else {
         if (LANE < p->top_k) p->weights[token * p->weights_stride + LANE] = NOT_A_NUMBER;
-        if (sums->probs != 0)
+        if ((HAS_SUMS && p->parts.probs != 0))
             EACH(i) if (COLUMN(i) < p->num_experts) sums->probs[COLUMN(i)] = NOT_A_NUMBER;
+        if (LANE == 0 && p->lse != 0) p->lse[token] = NOT_A_NUMBER;
         sums->z = NOT_A_NUMBER;
         sums->nans++;
     }
     if (LANE < p->top_k) p->ids[token * p->ids_stride + LANE] = id;
-    if (LANE < p->top_k && sums->counts != 0) atomicAdd(&sums->counts[id], 1);
-    if (LANE == 0 && p->lse != 0) p->lse[token] = lse;
+    if (LANE < p->top_k && HAS_SUMS) atomicAdd(&sums->counts[id], 1);
 }
 
 // ---- A block ----------------------------------------------------------------------------------
 
 DEVICE void store_part(const struct moe_route_forward_params *p, const struct warp_sums *mine,
-                       const double *probs) {
+                       const double *probs, int warp) {
     __shared__ double z[MOST_WARPS];
     __shared__ int nans[MOST_WARPS];
     const long long first = (long long)blockIdx.x * p->num_experts;
     if (LANE == 0) {
-        z[WARP] = mine->z;
-        nans[WARP] = mine->nans;
+        z[warp] = mine->z;
+        nans[warp] = mine->nans;
     }
     __syncthreads();
     for (int e = threadIdx.x; e < p->num_experts; e += 32 * WARPS) {
         double sum = 0;
 #pragma unroll 8
-        for (int w = 0; w < WARPS && p->parts.probs != 0; w++) sum += probs[w * p->num_experts + e];
-        if (p->parts.probs != 0) p->parts.probs[first + e] = sum;
+        for (int w = 0; w < WARPS && (HAS_SUMS && p->parts.probs != 0); w++)
+            sum += probs[w * p->num_experts + e];
+        if ((HAS_SUMS && p->parts.probs != 0)) p->parts.probs[first + e] = sum;
         p->parts.counts[first + e] = mine->counts[e];
     }
     if (threadIdx.x == 0) {
@@ -154,35 +210,29 @@ DEVICE void store_part(const struct moe_route_forward_params *p, const struct wa
 }
 
 // Shared memory: probs of each warp, keys of groups of each warp, counts of the block.
-extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, LEAST_BLOCKS)
     moe_route_forward(const struct moe_route_forward_params p) {
-    const int has_probs = p.parts.probs != 0, has_limits = p.topk_groups < p.num_groups;
+    const int has_probs = HAS_SUMS && p.parts.probs != 0, has_limits = p.topk_groups < p.num_groups;
+    const int warp = warp_index();
     unsigned *keys = (unsigned *)(shared + (has_probs ? WARPS * p.num_experts : 0));
     int *counts = (int *)(keys + (has_limits ? WARPS * p.num_groups : 0));
-    struct warp_sums sums = {has_probs ? shared + WARP * p.num_experts : 0,
-                             p.parts.counts != 0 ? counts : 0, 0, 0};
+    struct warp_sums sums = {shared + warp * p.num_experts, counts, 0, 0};
     if (has_probs)
         for (int e = threadIdx.x; e < WARPS * p.num_experts; e += 32 * WARPS) shared[e] = 0;
-    if (p.parts.counts != 0)
+    if (HAS_SUMS)
         for (int e = threadIdx.x; e < p.num_experts; e += 32 * WARPS) counts[e] = 0;
     __syncthreads();
     begin_early();
     const long long step = (long long)gridDim.x * WARPS;
-    long long t = (long long)blockIdx.x * WARPS + WARP;
+    long long t = (long long)blockIdx.x * WARPS + warp;
+    unsigned raw[PER_LANE];
     float x[PER_LANE];
-#if PER_LANE > 8 // no registers for two tokens
+    EACH(i) raw[i] = 0;
+    if (t < p.tokens) fetch_logits(raw, &p, t);
     for (; t < p.tokens; t += step) {
-        load_logits(x, &p, t);
-        take_token(&p, t, x, &sums, keys + WARP * p.num_groups);
+        read_logits(x, raw, &p);
+        if (t + step < p.tokens) fetch_logits(raw, &p, t + step);
+        take_token(&p, t, x, &sums, keys + warp * p.num_groups);
     }
-#else
-    float next[PER_LANE];
-    if (t < p.tokens) load_logits(next, &p, t);
-    for (; t < p.tokens; t += step) {
-        EACH(i) x[i] = next[i];
-        if (t + step < p.tokens) load_logits(next, &p, t + step);
-        take_token(&p, t, x, &sums, keys + WARP * p.num_groups);
-    }
-#endif
-    if (p.parts.counts != 0) store_part(&p, &sums, shared);
+    if (HAS_SUMS) store_part(&p, &sums, shared, warp);
 }

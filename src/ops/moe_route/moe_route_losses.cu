@@ -6,23 +6,30 @@
 // Figures: docs/kernels/moe.md.
 // The host defines
 //     DTYPE (2: not used)
-#define THREADS_PER_ROW 1024
-#include "cuda/device/reduce.cuh"
+#include "cuda/device/numbers.cuh"
 #include "ops/moe_route/moe_route_params.h"
 
 enum { WARPS = MOE_ROUTE_LOSSES_THREADS / 32, MOST_EXPERTS = 1024 };
 #define LANE ((int)(threadIdx.x % 32))
 #define WARP ((int)(threadIdx.x / 32))
 
+enum { BALANCE, VARIANCE, Z, NANS, NUM_SUMS };
+
+DEVICE double add_lanes(double x) {
+#pragma unroll
+    for (int half = 16; half > 0; half /= 2) x += __shfl_xor_sync(0xffffffffu, x, half);
+    return x;
+}
+
 extern "C" __global__ void __launch_bounds__(MOE_ROUTE_LOSSES_THREADS)
     moe_route_losses(const struct moe_route_losses_params p) {
     __shared__ double all_probs[WARPS][32];
     __shared__ int all_counts[WARPS][32];
-    DECLARE_REDUCER(reducer);
+    __shared__ double all_sums[NUM_SUMS][WARPS];
     const int chunks = (p.num_experts + 31) / 32, shares = WARPS / chunks;
     const int chunk = WARP / shares, share = WARP % shares, e = chunk * 32 + LANE;
     const double tokens = p.tokens > 0 ? (double)p.tokens : 1, experts = p.num_experts;
-    double probs = 0;
+    double probs = 0, sums[NUM_SUMS] = {0};
     int count = 0;
     begin_early();
     if (e < p.num_experts)
@@ -31,11 +38,13 @@ extern "C" __global__ void __launch_bounds__(MOE_ROUTE_LOSSES_THREADS)
             if (p.parts.probs != 0) probs += p.parts.probs[(long long)b * p.num_experts + e];
             count += p.parts.counts[(long long)b * p.num_experts + e];
         }
+    for (int b = threadIdx.x; b < p.num_blocks; b += MOE_ROUTE_LOSSES_THREADS) {
+        sums[Z] += p.parts.z[b];
+        sums[NANS] += p.parts.nans[b];
+    }
     all_probs[WARP][LANE] = probs;
     all_counts[WARP][LANE] = count;
     __syncthreads();
-    double balance = 0, variance = 0, z = 0;
-    int nans = 0;
     const int mine = threadIdx.x, first = mine / 32 * shares; // this thread's expert
     if (mine < p.num_experts) {
         double mean = 0;
@@ -46,22 +55,23 @@ extern "C" __global__ void __launch_bounds__(MOE_ROUTE_LOSSES_THREADS)
         }
         mean /= tokens;
         const double f = count / (tokens * p.top_k);
-        balance = experts * f * mean;
-        if (p.tokens > 0) variance = (f - 1 / experts) * (f - 1 / experts);
+        sums[BALANCE] = experts * f * mean;
+        if (p.tokens > 0) sums[VARIANCE] = (f - 1 / experts) * (f - 1 / experts);
         if (p.tokens_per_expert != 0) p.tokens_per_expert[mine] = count;
         if (p.mean_probs != 0) p.mean_probs[mine] = (float)mean;
     }
-    for (int b = threadIdx.x; b < p.num_blocks; b += MOE_ROUTE_LOSSES_THREADS) {
-        z += p.parts.z[b];
-        nans += p.parts.nans[b];
+#pragma unroll
+    for (int i = 0; i < NUM_SUMS; i++) {
+        const double sum = add_lanes(sums[i]);
+        if (LANE == 0) all_sums[i][WARP] = sum;
     }
-    balance = reduce_sum_double(balance, &reducer);
-    variance = reduce_sum_double(variance, &reducer);
-    z = reduce_sum_double(z, &reducer);
-    const double num_nan = reduce_sum_double(nans, &reducer);
-    if (threadIdx.x != 0) return;
-    if (p.balance_loss != 0) *p.balance_loss = (float)balance;
-    if (p.usage_variance != 0) *p.usage_variance = (float)(variance / experts);
-    if (p.z_loss != 0) *p.z_loss = (float)(z / tokens);
-    if (p.num_nan_rows != 0) *p.num_nan_rows = num_nan > 2147483647 ? 2147483647 : (int)num_nan;
+    __syncthreads();
+    if (WARP >= NUM_SUMS) return;
+    const double sum = add_lanes(all_sums[WARP][LANE]);
+    if (LANE != 0) return;
+    if (WARP == BALANCE && p.balance_loss != 0) *p.balance_loss = (float)sum;
+    if (WARP == VARIANCE && p.usage_variance != 0) *p.usage_variance = (float)(sum / experts);
+    if (WARP == Z && p.z_loss != 0) *p.z_loss = (float)(sum / tokens);
+    if (WARP == NANS && p.num_nan_rows != 0)
+        *p.num_nan_rows = sum > 2147483647 ? 2147483647 : (int)sum;
 }

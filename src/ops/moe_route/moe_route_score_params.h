@@ -39,7 +39,7 @@ MOE_FUNCTION float moe_exp(float x) {
     p = MOE_ADD(MOE_MUL(p, r), MOE_EXP_2);
     p = MOE_ADD(MOE_MUL(p, r), MOE_EXP_1);
     p = MOE_ADD(MOE_MUL(p, r), MOE_EXP_0);
-    const float power = is_zero ? 0 : MOE_POWER(n); // a product with 0, so that compilers make no branch
+    const float power = is_zero ? 0 : MOE_POWER(n); // a product with 0: compilers make no branch
     return MOE_MUL(p, power);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Routing on a real GPU, or on the emulated one: ids and weights have the CPU's bits, and an id in device memory that is no
-// expert makes its token's gradient NaN and reaches nothing else.
+// expert makes its token's gradient NaN and reaches nothing else; ids may repeat.
 #include <math.h>
 
 #include "cuda_case.h"
@@ -33,10 +33,11 @@ static tsr_moe_route_forward_args forward_args(struct buffers *b, int rule, int 
     return args;
 }
 
-// Whole numbers, of which many are equal; numbers from 1 in steps of an ulp, which agree in all but the lowest bits; normal ones.
+// Whole numbers, of which many are equal, also 0 and -0; numbers from 1 in steps of an ulp, which agree in all but the lowest bits; normal ones.
 static float draw_logit(int kind, int experts, uint64_t *random) {
     if (kind == 1) return 1 + (float)(test_bits(random) % (unsigned)experts) * 0x1p-23f;
-    return kind == 0 ? floorf(test_float(random)) : test_float(random);
+    const float x = test_float(random);
+    return kind == 0 ? copysignf(floorf(fabsf(x)), x) : x;
 }
 
 static void bits_of_the_cpu(void **state) {
@@ -97,6 +98,48 @@ static void an_id_that_is_no_expert(void **state) {
     }
 }
 
+// Each id counts each time, whether all of a token's are different or not: the CPU's gradient within rounding.
+static void an_id_that_repeats(void **state) {
+    enum { EXPERTS = 8, TOP_K = 4 };
+    static float dlogits[2][TOKENS * EXPERTS];
+    uint64_t random = test_number("TESSERA_TEST_SEED", 20261201);
+    (void)state;
+    for (int e = 0; e < TOKENS * EXPERTS; e++) host.logits[e] = test_float(&random);
+    for (int k = 0; k < TOKENS * TOP_K; k++) {
+        host.ids[k] = (int32_t)(test_bits(&random) % (EXPERTS + 1)) - 1;
+        host.weights[k] = test_float(&random);
+    }
+    for (int rule = 0; rule < 4; rule++) {
+        for (int d = 0; d < 2; d++) {
+            struct buffers *b = d == 0 ? &host : device;
+            tsr_tensor logits = TSR_TENSOR(b->logits, TSR_F32, TOKENS, EXPERTS),
+                       ids = TSR_TENSOR(b->ids, TSR_I32, TOKENS, TOP_K),
+                       weights = TSR_TENSOR(b->weights, TSR_F32, TOKENS, TOP_K),
+                       out = TSR_TENSOR(b->dlogits, TSR_F32, TOKENS, EXPERTS);
+            if (d == 1) {
+                logits = on_cuda(logits), ids = on_cuda(ids);
+                weights = on_cuda(weights), out = on_cuda(out);
+                assert_ok(tsr_memory_copy(ctx, device, &host, sizeof host));
+            }
+            memset(host.dlogits, 0x55, sizeof host.dlogits);
+            assert_ok(tsr_moe_route_backward(
+                d == 0 ? cpu : ctx,
+                &TSR_MOE_ROUTE_BACKWARD_ARGS(.logits = logits, .topk_ids = ids,
+                                             .dtopk_weights = weights, .dlogits = out,
+                                             .scoring =
+                                                 rule & 1 ? TSR_MOE_SIGMOID : TSR_MOE_SOFTMAX,
+                                             .no_renormalize = rule & 2)));
+            if (d == 1) assert_ok(tsr_memory_copy(ctx, &host, device, sizeof host));
+            assert_ok(tsr_context_synchronize(ctx));
+            memcpy(dlogits[d], host.dlogits, sizeof dlogits[d]);
+        }
+        for (int e = 0; e < TOKENS * EXPERTS; e++)
+            if (!(fabsf(dlogits[0][e] - dlogits[1][e]) <= 2e-5f))
+                fail_msg("rule %d, element %d: %.9g, on the CPU %.9g", rule, e,
+                         (double)dlogits[1][e], (double)dlogits[0][e]);
+    }
+}
+
 int main(void) {
     void *memory;
     int skip = cuda_case_open(80, sizeof host, &ctx, &memory);
@@ -106,6 +149,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_of_the_cpu),
         cmocka_unit_test(an_id_that_is_no_expert),
+        cmocka_unit_test(an_id_that_repeats),
     };
     int failed = cmocka_run_group_tests_name("cuda moe_route", tests, NULL, NULL);
     tsr_context_destroy(cpu);

@@ -49,14 +49,16 @@ static struct lists_case draw_case(bool is_forward) {
     c.rows = draw(0, 9) == 0 ? 0 : draw(1, draw(0, 1) ? 12 : MOST_ROWS);
     c.k = draw(1, is_forward && draw(0, 3) == 0 ? MOST_K : 90);
     c.n = draw(1, MOST_N);
+    if (draw(0, 5) == 0) c.k = 1;
+    if (draw(0, 5) == 0) c.n = 1;
     c.is_transposed = draw(0, 1);
     c.step = draw(1, 2);
     c.has_a_list = is_forward || draw(0, 2) > 0;
     c.has_dc_list = !is_forward && (!c.has_a_list || draw(0, 1));
     c.num_a = c.has_a_list ? draw(1, MOST_LINES) : c.rows;
     c.num_dc = c.has_dc_list ? draw(1, MOST_LINES) : c.rows;
-    c.a_row = c.k + draw(0, 8);
-    c.dc_row = c.n + draw(0, 8);
+    c.a_row = c.k + (draw(0, 1) ? draw(0, 8) : 0);
+    c.dc_row = c.n + (draw(0, 1) ? draw(0, 8) : 0);
     for (int64_t g = 0; g <= c.groups; g++) {
         int32_t before = g > 0 ? c.offsets[g - 1] : 0;
         c.offsets[g] = draw(0, 3) == 0 ? before : (int32_t)draw(before, c.rows);

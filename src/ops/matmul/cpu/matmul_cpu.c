@@ -178,7 +178,8 @@ static void multiply_step(const struct work *w, const struct block *t, bool is_u
         panels = t->panels;
         panel_stride = depth * nr;
         packs_first = w->gemm->pack_block != NULL && form == GEMM_ROWS &&
-                      matmul_is_rows_of_floats(b) && depth * b->row <= PASSED_FLOATS;
+                      matmul_is_rows_of_floats(b) && depth * b->row <= PASSED_FLOATS &&
+                      !matmul_is_listed(&t->p.groups.of_b);
         if (!packs_first) pack_b(w, t, is_up, step, depth);
     }
     // Few columns: each panel of A is packed and multiplied, and the next one replaces it in the first-level cache.

@@ -52,7 +52,8 @@ struct matmul_layout matmul_layout(const struct matmul_problem *p, const struct 
     struct matmul_layout l = {.is_a_shared = is_a_shared,
                               .is_a_passing = is_blocked && !is_a_shared};
     int64_t num_b = p->b_up.data != NULL ? 2 : 1, depth = tsri_max(p->k, 1);
-    l.is_a_packed = is_blocked || !matmul_is_rows_of_floats(&p->a);
+    bool has_listed_steps = p->groups.are_depths && matmul_is_listed(&p->groups.of_a);
+    l.is_a_packed = is_blocked || !matmul_is_rows_of_floats(&p->a) || has_listed_steps;
     l.stripe_rows = (int64_t)tsri_round_up((size_t)p->m, (size_t)plan->block_m);
     l.stripe_cols = (int64_t)tsri_round_up((size_t)p->n, (size_t)plan->block_n);
     l.stripe_batches = p->num_batches;

@@ -24,6 +24,14 @@ void matmul_gather(const struct matmul_matrix *t, int64_t line, const struct mat
                (size_t)(width * bytes));
 }
 
+int64_t matmul_naive_floats(const struct matmul_problem *p) {
+    if (!p->groups.are_depths) return 0;
+    int64_t k = (int64_t)tsri_round_up((size_t)p->k, 16);
+    int64_t of_b = p->n == 1 ? k : MATMUL_SKINNY_DEPTH * MATMUL_NAIVE_COLS;
+    return (matmul_is_listed(&p->groups.of_a) ? k : 0) +
+           (matmul_is_listed(&p->groups.of_b) ? of_b : 0);
+}
+
 void matmul_pack_listed_a(const struct gemm_kernels *gemm, const struct matmul_problem *p,
                           int64_t row, int64_t m, int64_t step, int64_t depth, float *panels) {
     const struct matmul_matrix *a = &p->a;

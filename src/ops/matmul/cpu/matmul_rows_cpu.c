@@ -7,8 +7,6 @@
 #include "cpu/gemm.h"
 #include "ops/matmul/matmul_groups.h"
 
-enum { NAIVE_COLS = 64 }; // of b in a copy
-
 struct work {
     const struct matmul_problem *p;
     const struct tsri_plan *plan;
@@ -104,20 +102,12 @@ static void multiply_row(const struct work *w, const struct matmul_problem *p,
     }
 }
 
-int64_t matmul_naive_floats(const struct matmul_problem *p) {
-    if (!p->groups.are_depths) return 0;
-    int64_t k = (int64_t)tsri_round_up((size_t)p->k, 16);
-    int64_t of_b = p->n == 1 ? k : MATMUL_SKINNY_DEPTH * NAIVE_COLS;
-    return (matmul_is_listed(&p->groups.of_a) ? k : 0) +
-           (matmul_is_listed(&p->groups.of_b) ? of_b : 0);
-}
-
 // The same for rows of b by a list, copied some columns and one block of k of skinny's at a time. A single column may be
 // multiplied by dot products, whose blocks are longer.
 static void multiply_listed_row(const struct work *w, const struct matmul_problem *p,
                                 const float *a, float *acc, float *part, float *copy) {
     const struct matmul_matrix *b = &p->b;
-    const int64_t most_cols = NAIVE_COLS, step_of_column = matmul_column_step(p, b);
+    const int64_t most_cols = MATMUL_NAIVE_COLS, step_of_column = matmul_column_step(p, b);
     const int64_t most = p->n == 1 ? tsri_max(p->k, 1) : MATMUL_SKINNY_DEPTH;
     if (p->k == 0) memset(acc, 0, (size_t)p->n * sizeof *acc);
     for (int64_t step = 0; step < p->k; step += most)

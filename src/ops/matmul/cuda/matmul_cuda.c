@@ -35,13 +35,6 @@ struct tsri_cuda_program matmul_cuda_tile_program(enum matmul_cuda_kind kind,
     return program;
 }
 
-// Whether steps of k come by a list. Rows of a do without a kernel of their own.
-static bool is_listed(const struct matmul_problem *p) {
-    const struct matmul_groups *groups = &p->groups;
-    return groups->are_depths &&
-           (matmul_is_listed(&groups->of_a) || matmul_is_listed(&groups->of_b));
-}
-
 // ---- The tiled variants -----------------------------------------------------------------------
 
 static tsr_status prepare(tsr_context *ctx, const struct matmul_problem *p,
@@ -52,7 +45,7 @@ static tsr_status prepare(tsr_context *ctx, const struct matmul_problem *p,
     const tsr_dtype dtype = matmul_cuda_dtype(p);
     const bool is_fp8 = matmul_is_fp8(p->a.dtype);
     const struct tsri_cuda_program program = matmul_cuda_tile_program(kind, l.tile, dtype, is_fp8,
-                                                                      is_listed(p)),
+                                                                      matmul_cuda_is_listed(p)),
                                    reduce = matmul_cuda_reduce_program(dtype),
                                    copy = matmul_cuda_copy_program(p->a.dtype);
     TSRI_TRY(tsri_cuda_prepare(matmul_cuda_op_of(p), queue, &program));
@@ -88,7 +81,7 @@ static tsr_status run(tsr_context *ctx, const struct matmul_problem *p,
     TSRI_TRY(matmul_cuda_place(ctx, p, &p->b_up, p->b_up.col, p->b_up.row, &l.b_up,
                                bytes + l.b_up_at, &params.b_up));
     const struct tsri_cuda_program program = matmul_cuda_tile_program(
-        kind, l.tile, matmul_cuda_dtype(p), matmul_is_fp8(p->a.dtype), is_listed(p));
+        kind, l.tile, matmul_cuda_dtype(p), matmul_is_fp8(p->a.dtype), matmul_cuda_is_listed(p));
     for (; params.first_tile < l.num_tiles; params.first_tile += plan->num_tasks) {
         const struct tsri_cuda_launch launch = {
             .num_blocks = tsri_min(plan->num_tasks, l.num_tiles - params.first_tile),

@@ -32,13 +32,19 @@ struct matmul_cuda_tile {
     bool
         is_swapped; // of matmul_swapped_sm90.cu: blocks of a cluster have adjacent columns of tiles
 };
+// Whether groups cut k and steps of k come by a list: such products have kernels of their own. Rows of a do without.
+static inline bool matmul_cuda_is_listed(const struct matmul_problem *p) {
+    const struct matmul_groups *groups = &p->groups;
+    return groups->are_depths &&
+           (matmul_is_listed(&groups->of_a) || matmul_is_listed(&groups->of_b));
+}
 enum {
     MATMUL_FMA_FP8_TILE = 1,      // the tile of cuda-fma for fp8
     MATMUL_GEMV_ROWS = 4,         // as in matmul_gemv.cu
     MATMUL_MAX_SPLIT_K = 1 << 28, // offsets within a split are 32-bit
 };
 const struct matmul_cuda_tile *matmul_cuda_tiles(enum matmul_cuda_kind kind, int *num_tiles);
-bool matmul_cuda_has_tile(enum matmul_cuda_kind kind, int tile, tsr_dtype dtype);
+bool matmul_cuda_has_tile(enum matmul_cuda_kind kind, int tile, tsr_dtype dtype, bool is_listed);
 // Columns of k that wgmma sums in one part for 16-bit operands and c of this dtype.
 int64_t matmul_cuda_most_of_sum(tsr_dtype c);
 // Whether registers suffice for a second set of accumulators of a swapped tile, which sums of fp8 in parts take.

@@ -9,7 +9,7 @@ static bool list_tiles(enum matmul_cuda_kind kind, tsr_dtype dtype, bool is_list
     int num_tiles;
     const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(kind, &num_tiles);
     for (int i = 0; i < num_tiles; i++) {
-        if (!matmul_cuda_has_tile(kind, i, dtype) || (*index)-- > 0) continue;
+        if (!matmul_cuda_has_tile(kind, i, dtype, is_listed) || (*index)-- > 0) continue;
         *program = matmul_cuda_tile_program(kind, &tiles[i], dtype, false, is_listed);
         program->is_rare =
             kind == MATMUL_FMA ? dtype != TSR_F32 : cuda_arch == 90 && tiles[i].block_m > 32;

@@ -113,9 +113,9 @@ const struct matmul_cuda_tile *matmul_cuda_tiles(enum matmul_cuda_kind kind, int
 }
 
 // The large tile of matmul_fma.cu is for fp32 only. 16-bit operands use cuda-fma only if they would have to be copied,
-// and then they are small.
-bool matmul_cuda_has_tile(enum matmul_cuda_kind kind, int tile, tsr_dtype dtype) {
-    return kind != MATMUL_FMA || dtype == TSR_F32 || fma_tiles[tile].block_m < 128;
+// and then they are small. By lists, it would spill on sm_80.
+bool matmul_cuda_has_tile(enum matmul_cuda_kind kind, int tile, tsr_dtype dtype, bool is_listed) {
+    return kind != MATMUL_FMA || (dtype == TSR_F32 && !is_listed) || fma_tiles[tile].block_m < 128;
 }
 
 int64_t matmul_cuda_most_of_sum(tsr_dtype c) {

@@ -202,7 +202,7 @@ static bool may_have(const struct matmul_problem *p, enum matmul_cuda_kind kind,
     if (is_f32_by_wgmma(kind) && num_splits > 1 &&
         (t->cluster > 1 || p->k % (num_splits * t->block_k) > 0))
         return false;
-    if (!matmul_cuda_has_tile(kind, tile, p->a.dtype)) return false;
+    if (!matmul_cuda_has_tile(kind, tile, p->a.dtype, matmul_cuda_is_listed(p))) return false;
     if (t->cluster > 1 && (t->is_swapped ? p->n <= t->block_n : p->m <= t->block_m))
         return false; // needs two tiles
     if (t->is_swapped && !may_swap(p, t)) return false;

@@ -50,8 +50,7 @@ struct loader {
     int k, at; // of the first element in the tile: along k, and along m or n
     int count; // elements that exist
 #ifdef LISTED
-    const char *of_line_0;
-    int line; // of the current tile; -1: zeros
+    int line; // of the current tile; -1: zeros. `from` is in line 0
 #endif
 #ifdef FP8
     const float *scale; // of this batch
@@ -70,16 +69,16 @@ DEVICE void loader_start(struct loader *l, const struct matmul_params *p,
     l->k = is_mn ? line : piece * 8;
     l->at = is_mn ? piece * 8 : line;
     const struct matmul_operand *from = up != 0 && is_of_up(p, l->at) ? up : x;
-    long long at = first + (up != 0 ? column_in_c(p, l->at) : l->at), k = t->first_k + l->k;
+    long long at = first + (up != 0 ? column_in_c(p, l->at) : l->at);
     long long left = end - at;
     l->count = left <= 0 ? 0 : is_mn && left < 8 ? (int)left : 8;
     if (!is_mn && up == 0 && left > 0 && p->groups.of_a.lines != 0)
         if ((at = line_of(&p->groups.of_a, at)) < 0) l->count = 0;
     if (left <= 0 || at < 0) at = 0;
-#ifdef LISTED
-    l->of_line_0 = (const char *)from->data + (batch_offset(from, t->index) + at) * OPERAND_BYTES;
-#endif
+#ifndef LISTED
+    const long long k = t->first_k + l->k;
     at = is_mn ? k * from->line + at : at * from->line + k;
+#endif
     l->from = (const char *)from->data + (batch_offset(from, t->index) + at) * OPERAND_BYTES;
 #ifdef FP8
     const struct matmul_scale *scale = up == 0      ? &p->a_scale
@@ -99,14 +98,14 @@ DEVICE void loader_start(struct loader *l, const struct matmul_params *p,
 
 #ifdef LISTED
 // Finds the thread's line of the tile that begins at first_k, with k_left lines to go.
-DEVICE void loader_find(struct loader *l, const struct matmul_operand *x,
-                        const struct matmul_list_params *list, long long first_k, int k_left) {
+DEVICE void loader_find(struct loader *l, const struct matmul_list_params *list, long long first_k,
+                        int k_left) {
     l->line = l->k < k_left ? line_of(list, first_k + l->k) : -1;
-    l->from = l->of_line_0 + (l->line < 0 ? 0 : l->line) * x->line * OPERAND_BYTES;
 }
 #endif
 
-DEVICE uint4 load_part(const struct loader *l, int part, int k_left, int is_mn, int is_vector) {
+DEVICE uint4 load_part(const struct loader *l, const struct matmul_operand *x, int part, int k_left,
+                       int is_mn, int is_vector) {
     int left = k_left - l->k, count = l->count;
     if (left <= 0) count = 0;
 #ifdef LISTED
@@ -115,6 +114,11 @@ DEVICE uint4 load_part(const struct loader *l, int part, int k_left, int is_mn, 
     if (!is_mn && left < count) count = left;
     count -= part * OF_PART;
     const char *from = l->from + part * 16;
+#ifdef LISTED
+    from += l->line * x->line * OPERAND_BYTES;
+#else
+    (void)x;
+#endif
 #ifdef FP8
     unsigned both[2] = {0, 0};
     if (is_vector && count >= OF_PART) {
@@ -207,11 +211,18 @@ DEVICE void load_four(float x[4], const float *from) {
         _Pragma("unroll") for (int i = 0; i < ROWS; i++)                                           \
             _Pragma("unroll") for (int j = 0; j < COLUMNS; j++) acc[i][j] += x[i] * y[j];          \
     }
-#define LOAD_A(part) load_part(&a, part, k_left, p.a_is_mn, p.a_is_vector)
-#define LOAD_B(part) load_part(&b, part, k_left, p.b_is_mn, p.b_is_vector)
-#define STORE_A(to, part, raw, k) store_part(to, raw, &a, part, p.a_is_mn, k, p.is_block_scaled)
+#ifdef LISTED
+#define A_IS_MN 1
+#define B_IS_MN 1
+#else
+#define A_IS_MN p.a_is_mn
+#define B_IS_MN p.b_is_mn
+#endif
+#define LOAD_A(part) load_part(&a, &p.a, part, k_left, A_IS_MN, p.a_is_vector)
+#define LOAD_B(part) load_part(&b, &p.b, part, k_left, B_IS_MN, p.b_is_vector)
+#define STORE_A(to, part, raw, k) store_part(to, raw, &a, part, A_IS_MN, k, p.is_block_scaled)
 #define STORE_B(to, part, raw, k)                                                                  \
-    store_part((to) + TILE_FLOATS, raw, &b, part, p.b_is_mn, k, p.is_block_scaled)
+    store_part((to) + TILE_FLOATS, raw, &b, part, B_IS_MN, k, p.is_block_scaled)
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     matmul_fma(const __grid_constant__ struct matmul_params p) {
@@ -230,12 +241,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     __syncthreads();
     if (t.row >= t.end_row) return;
     struct loader a, b;
-    loader_start(&a, &p, &p.a, 0, &t, p.a_is_mn);
-    loader_start(&b, &p, &p.b, &p.b_up, &t, p.b_is_mn);
+    loader_start(&a, &p, &p.a, 0, &t, A_IS_MN);
+    loader_start(&b, &p, &p.b, &p.b_up, &t, B_IS_MN);
     int k_left = (int)(t.end_k - t.first_k), num_k = (k_left + BLOCK_K - 1) / BLOCK_K;
 #ifdef LISTED
-    loader_find(&a, &p.a, &p.groups.of_a, t.first_k, k_left);
-    loader_find(&b, &p.b, &p.groups.of_b, t.first_k, k_left);
+    loader_find(&a, &p.groups.of_a, t.first_k, k_left);
+    loader_find(&b, &p.groups.of_b, t.first_k, k_left);
 #endif
     float acc[ROWS][COLUMNS];
 #pragma unroll
@@ -253,8 +264,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         float *after = tiles + (tile + 1) % 2 * (2 * TILE_FLOATS);
         k_left -= BLOCK_K;
 #ifdef LISTED
-        loader_find(&a, &p.a, &p.groups.of_a, t.end_k - k_left, k_left);
-        loader_find(&b, &p.b, &p.groups.of_b, t.end_k - k_left, k_left);
+        loader_find(&a, &p.groups.of_a, t.end_k - k_left, k_left);
+        loader_find(&b, &p.groups.of_b, t.end_k - k_left, k_left);
 #else
         a.from += (p.a_is_mn ? p.a.line : 1) * (BLOCK_K * OPERAND_BYTES);
         b.from += (p.b_is_mn ? p.b.line : 1) * (BLOCK_K * OPERAND_BYTES);

@@ -11,7 +11,7 @@ enum {
     BLOCK_N = 256,
     BLOCK_K = 64,
     THREADS = 384,
-    SHARED_BYTES = (BLOCK_M + BLOCK_N) * BLOCK_K * 2 * 4 + 8 * 4096 + 128,
+    SHARED_BYTES = (BLOCK_M + BLOCK_N) * BLOCK_K * 2 * 4 + 8 * 4096 + 8 * 2 * 4 + 16 * 4,
     UNIT = 64,           // lines and columns per box of a and b
     C_LINES = 16,        // per box of c
     GROUP_M = 16,        // rows of tiles that are processed together, column by column

@@ -9,60 +9,8 @@
 // Figures: docs/kernels/matmul_grouped.md.
 // The host defines
 //     DTYPE, A_IS_MN, B_IS_MN (lines run along m, n instead of k; A_IS_MN: groups cut k, else m)
-#include "ops/matmul/cuda/matmul_tiles.cuh"
-#include "ops/matmul/matmul_grouped_params.h"
-
-#if !defined(A_IS_MN) || !defined(B_IS_MN)
-#error "A_IS_MN and B_IS_MN are not both defined"
-#endif
-#define BLOCK_M 128
-#define BLOCK_N 256
-#define BLOCK_K 64
-#define STAGES 4
-#define IN_TURNS 0
-#define PICKED 4
+#include "ops/matmul/cuda/grouped/matmul_grouped_epilogue.cuh"
 #include "ops/matmul/cuda/grouped/matmul_grouped_lists.cuh"
-#include "ops/matmul/cuda/matmul_staged.cuh"
-
-// ---- Tiles ------------------------------------------------------------------------------------
-
-// Boxes of the copy engine ignore groups. If groups cut m, rows after a group's end are multiplied but not stored: the
-// 16 rows that contain the end are stored element by element. If groups cut k, lines after the end are set to zero in
-// shared memory before the products, in both operands, because they may hold NaN.
-
-struct place {
-    int row, col, group; // in c: if all rows are in one matrix, row counts from its start
-    int end_row;         // of c or of the group
-    int first_k, size_k;
-};
-
-// The number of rows of tiles of all groups. The whole warp must call it.
-DEVICE unsigned count_rows(const struct matmul_params *p) {
-    unsigned rows = 0;
-#pragma unroll 1
-    for (int group = (int)threadIdx.x % 32; group < (int)p->num_batches; group += 32) {
-        int first, end;
-        group_rows(p, group, &first, &end);
-        rows += (unsigned)(end - first + BLOCK_M - 1) / BLOCK_M;
-    }
-    return __reduce_add_sync(0xffffffff, rows);
-}
-
-// rows: rows of tiles, of all groups or, if they cut k, of one. The whole warp must call it.
-DEVICE struct place find_place(const struct matmul_params *p, unsigned number, unsigned rows) {
-    const struct matmul_wgmma_place in_tiles =
-        matmul_wgmma_place(number, rows, (unsigned)p->tiles_n, (unsigned)p->group_m);
-    struct place place;
-    int row = (int)in_tiles.row, first, end;
-    place.group = A_IS_MN ? (int)in_tiles.batch : find_group(p, &row, BLOCK_M);
-    group_rows(p, place.group, &first, &end);
-    place.row = row * BLOCK_M + (A_IS_MN ? 0 : first);
-    place.col = (int)in_tiles.col * (is_gated(p) ? BLOCK_N / 2 : BLOCK_N);
-    place.end_row = A_IS_MN ? (int)p->m : end;
-    place.first_k = A_IS_MN ? first : 0;
-    place.size_k = A_IS_MN ? end - first : (int)p->k;
-    return place;
-}
 
 // ---- Copies -----------------------------------------------------------------------------------
 
@@ -102,6 +50,7 @@ DEVICE void copy_tiles(const struct matmul_grouped_params *w, unsigned base, uns
         for (int done = 0; done < place.size_k; done += BLOCK_K) {
             const unsigned full = base + FULL_AT + 8 * ring.stage;
             barrier_wait(full + (EMPTY_AT - FULL_AT), ring.parity ^ 1);
+            if (is_elected && !A_IS_MN && done == 0) give_place(&place, ring.stage);
             if (is_elected)
                 load_stage(w, &place, place.first_k + done, base + ring.stage * STAGE_BYTES, full);
             ring_advance(&ring, STAGES);
@@ -131,6 +80,7 @@ DEVICE void copy_listed_tiles(const struct matmul_grouped_params *w, unsigned ba
             if (A_IS_MN && w->a_list.rows != 0) load_rows(lines[0], &w->a_list, k, end);
             if (A_IS_MN && w->b_list.rows != 0) load_rows(lines[A_IS_MN], &w->b_list, k, end);
             barrier_wait(full + (EMPTY_AT - FULL_AT), ring.parity ^ 1);
+            if (is_first && is_elected && !A_IS_MN && k == 0) give_place(&place, ring.stage);
             if (is_first && is_elected) load_stage(w, &place, k, stage, full);
 #pragma unroll
             for (int u = 0; u < UNITS_A; u++)
@@ -242,133 +192,6 @@ DEVICE void multiply_parts(const struct matmul_grouped_params *w, float acc[EIGH
     }
 }
 
-// ---- From accumulators to c -----------------------------------------------------------------------
-
-// What the group's bias adds to a lane's columns, out of 32: two of each eight, from `col` on.
-DEVICE void load_bias(float add[4][2], const struct matmul_params *p, int group, int col) {
-    const long long bias = group * p->groups.bias;
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const int at = col + i / 2 * 8 + i % 2;
-        if (at < (int)p->n) add[i / 2][i % 2] = load_either(p->bias, bias + at, p->bias_is_f32);
-    }
-}
-
-// Columns [32 quarter, + 32) of c in this warp's 16 rows, after the epilogue.
-DEVICE void make_quarter(float v[4][4], const struct matmul_params *p, const struct place *place,
-                         float alpha, float acc[TILES_M][EIGHTS][4], int quarter, int lane) {
-    const int of_b = is_gated(p) ? quarter / 2 * 4 + quarter % 2 : quarter;
-    float add[4][2] = {};
-    if (p->bias != 0) load_bias(add, p, place->group, place->col + quarter * 32 + lane % 4 * 2);
-    pick(v, acc, of_b, alpha, add);
-    activate_all(v, p->activation, p->c_is_f32);
-    if (!is_gated(p)) return;
-    float up[4][4], none[4][2] = {};
-    pick(up, acc, of_b + 2, alpha, none);
-    EACH_VALUE(i) v[i / 4][i % 4] *= up[i / 4][i % 4];
-}
-
-// Writes to a staged tile: columns of 16 bits from 32 * part on, or of fp32.
-DEVICE void stage_quarter(float v[4][4], unsigned tile, int is_f32, int part, int lane) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if (is_f32) {
-            const int piece = i * 2 + lane % 4 / 2, at = lane % 2 * 8;
-            store_pair(tile + matmul_wgmma_piece(lane / 4, piece) + at, v[i][0], v[i][1]);
-            store_pair(tile + matmul_wgmma_piece(lane / 4 + 8, piece) + at, v[i][2], v[i][3]);
-        } else if (i % 2 == 0) {
-            stage_halves(tile + matmul_wgmma_piece(lane % 16, part * 4 + i + lane / 16), v + i);
-        }
-    }
-}
-
-// Stores a staged tile to c at (row, col) element by element, up to the group's last row.
-DEVICE void store_elements(const struct matmul_params *p, const struct place *place, int matrix,
-                           unsigned staging, int row, int col, int lane) {
-    const unsigned char *tile = shared + (staging - shared_address(shared));
-    __syncwarp();
-#pragma unroll 4
-    for (int i = 0; i < 32; i++) {
-        const int r = row + i / 2, j = i % 2 * 32 + lane;
-        if (r >= place->end_row || col + j >= p->n) continue;
-        const long long at = matrix * p->c.batch[2] + r * p->c.line + (col + j);
-        if (!p->c_is_f32) {
-            ((unsigned short *)p->c.data)[at] =
-                *(const unsigned short *)(tile + matmul_wgmma_piece(i / 2, j / 8) + j % 8 * 2);
-        } else if (i % 2 == 0) {
-            const float x = *(const float *)(tile + matmul_wgmma_piece(i / 2, j / 4) + j % 4 * 4);
-            float *to = (float *)p->c.data + at;
-            *to = p->is_accumulating ? *to + x : x;
-        }
-    }
-    __syncwarp();
-}
-
-DEVICE int matrix_of_c(const struct matmul_params *p, const struct place *place) {
-    return A_IS_MN || p->groups.are_counts ? place->group : 0;
-}
-
-DEVICE float find_alpha(const struct matmul_grouped_params *w, int size_k) {
-    const int most = w->blocks_of_part * BLOCK_K, k = size_k < most ? size_k : most;
-    return w->matmul.c_is_f32 ? w->matmul.alpha : w->matmul.alpha * (1 + matmul_wgmma_drift(k) / 2);
-}
-
-// Stores 16 rows of c from `row` on, all of them the group's, as products times alpha in 16 bits: store_rows without
-// its other cases.
-DEVICE void store_products(const struct matmul_grouped_params *w, const struct place *place,
-                           float (*acc)[4], unsigned staging, int row, int lane) {
-    const float alpha = find_alpha(w, place->size_k);
-    const int matrix = matrix_of_c(&w->matmul, place);
-#pragma unroll
-    for (int part = 0; part < EIGHTS / 8; part++) {
-        const unsigned tile = staging + part % 2 * STAGED_BYTES;
-        const int col = place->col + part * 64;
-        if (col >= (int)w->matmul.n) break;
-        if (part == 0 && elect_one()) TMA_STORES_READ(0);
-        if (part > 1 && elect_one()) TMA_STORES_READ(1);
-        __syncwarp();
-#pragma unroll
-        for (int i = 0; i < 8; i += 2) {
-            float v[2][4];
-#pragma unroll
-            for (int j = 0; j < 8; j++) v[j / 4][j % 4] = acc[part * 8 + i + j / 4][j % 4] * alpha;
-            stage_halves(tile + matmul_wgmma_piece(lane % 16, i + lane / 16), v);
-        }
-        const int at[5] = {col, row, matrix, 0, 0};
-        send_tile(tile, &w->c, at, 0);
-    }
-}
-
-// Stores 16 rows of c from `row` on through two alternating tiles of 128 bytes per row: 64 columns of 16 bits, 32 of
-// fp32. The copy engine stores them if all rows belong to the group.
-DEVICE void store_rows(const struct matmul_grouped_params *w, const struct place *place,
-                       float acc[TILES_M][EIGHTS][4], unsigned staging, int row, int is_whole,
-                       int lane) {
-    const struct matmul_params *p = &w->matmul;
-    const int matrix = matrix_of_c(p, place);
-    const int quarters = is_gated(p) ? 4 : 8, of_tile = p->c_is_f32 ? 1 : 2;
-    const float alpha = find_alpha(w, place->size_k);
-#pragma unroll 1
-    for (int quarter = 0; quarter < quarters; quarter++) {
-        const int col = place->col + quarter * 32, part = quarter % of_tile;
-        const unsigned tile = staging + quarter / of_tile % 2 * STAGED_BYTES;
-        if (part == 0 && col >= (int)p->n) break;
-        float v[4][4];
-        make_quarter(v, p, place, alpha, acc, quarter, lane);
-        if (quarter == 0 && elect_one()) TMA_STORES_READ(0); // earlier rows ended with either tile
-        if (part == 0 && elect_one()) TMA_STORES_READ(1);    // this tile's last store
-        __syncwarp();
-        stage_quarter(v, tile, p->c_is_f32, part, lane);
-        if (part != of_tile - 1) continue;
-        if (!is_whole) {
-            store_elements(p, place, matrix, tile, row, col - part * 32, lane);
-            continue;
-        }
-        const int at[5] = {col - part * 32, row, matrix, 0, 0};
-        send_tile(tile, &w->c, at, p->is_accumulating);
-    }
-}
-
 DEVICE void multiply_tiles(const struct matmul_grouped_params *w, unsigned base, int warp,
                            unsigned rows, unsigned num_tiles) {
     const int lane = threadIdx.x % 32, staging = STAGING_AT + warp * STAGING_BYTES;
@@ -376,9 +199,9 @@ DEVICE void multiply_tiles(const struct matmul_grouped_params *w, unsigned base,
     float acc[TILES_M][EIGHTS][4] = {};
 #pragma unroll 1
     for (unsigned number = blockIdx.x; number < num_tiles; number += gridDim.x) {
-        const int size_k = A_IS_MN ? find_place(&w->matmul, number, rows).size_k : (int)w->matmul.k;
-        multiply_parts(w, acc[0], &ring, base, warp / 4, size_k, lane);
-        const struct place place = find_place(&w->matmul, number, rows);
+        const struct place place =
+            A_IS_MN ? find_place(&w->matmul, number, rows) : take_place(&w->matmul, &ring, base);
+        multiply_parts(w, acc[0], &ring, base, warp / 4, place.size_k, lane);
         const int row = place.row + warp * 16;
         if (row >= place.end_row) continue;
         const int is_whole = w->has_c_map && (A_IS_MN || row + 16 <= place.end_row);
