@@ -51,6 +51,10 @@ static int64_t tile_cols(const struct moe_combine_problem *p) {
 
 // ---- Forward ----------------------------------------------------------------------------------
 
+static bool is_narrow(const struct moe_combine_problem *p) {
+    return p->y.cols <= MOE_COMBINE_NARROW;
+}
+
 // block_n: columns of a span, as many as leave enough spans for the card; num_tasks: blocks. Sums are per column: a token's
 // bits do not depend on the span.
 void moe_combine_cuda_plan(const void *problem, const struct tsri_limits *limits,
@@ -59,6 +63,11 @@ void moe_combine_cuda_plan(const void *problem, const struct tsri_limits *limits
     const struct moe_combine_problem *p = problem;
     const int64_t tile = tile_cols(p), tiles = tsri_ceil_div(p->y.cols, tile);
     int64_t of_span = MOST_TILES;
+    if (is_narrow(p)) {
+        const int64_t threads = 32 * MOE_COMBINE_FORWARD_WARPS;
+        plan->num_tasks = tsri_min(tsri_ceil_div(p->y.rows * p->y.cols, threads), INT32_MAX);
+        return;
+    }
     while (of_span > 1 &&
            p->y.rows * tsri_ceil_div(tiles, of_span) < (int64_t)limits->num_sms * SM_WARPS * ROUNDS)
         of_span /= 2;
@@ -82,7 +91,7 @@ tsr_status moe_combine_cuda_run(tsr_context *ctx, const void *problem, const str
     const struct tsri_cuda_program program =
         tsri_cuda_dtype_program(forward_source, forward_name, p->y.dtype);
     const struct tsri_rows *const all[] = {&p->rows, &p->shared, &p->residual, &p->y};
-    const int64_t spans = tsri_ceil_div(p->y.cols, plan->block_n);
+    const int64_t spans = is_narrow(p) ? 0 : tsri_ceil_div(p->y.cols, plan->block_n);
     const struct moe_combine_forward_params params = {
         .assignments = assignments_of(p),
         .rows = view_of(&p->rows),
@@ -91,7 +100,7 @@ tsr_status moe_combine_cuda_run(tsr_context *ctx, const void *problem, const str
         .y = view_of(&p->y),
         .shared_gate = (const float *)(const void *)p->shared_gate.data,
         .gate_stride = p->shared_gate.stride,
-        .num_units = p->y.rows * spans,
+        .num_units = p->y.rows * (is_narrow(p) ? p->y.cols : spans),
         .hidden = (int)p->y.cols,
         .spans = (int)spans,
         .span = (int)plan->block_n,

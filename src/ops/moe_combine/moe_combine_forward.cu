@@ -88,11 +88,38 @@ DEVICE void take_span(const struct moe_combine_forward_params *p, long long toke
     }
 }
 
+// An element of narrow rows, in the same order.
+DEVICE void take_element(const struct moe_combine_forward_params *p, long long token, int col) {
+    const struct moe_combine_assignments *a = &p->assignments;
+    float sum = 0, slope;
+    for (int k = 0; k < a->top_k; k++) {
+        const int row = a->rows[token * a->rows_stride + k];
+        if (row >= 0 && row < a->num_rows)
+            sum = fmaf(a->weights != 0 ? a->weights[token * a->weights_stride + k] : 1,
+                       load_either(p->rows.data, row * p->rows.stride + col, 0), sum);
+        else if (row != -1)
+            sum = NOT_A_NUMBER;
+    }
+    if (p->shared.data != 0)
+        sum = fmaf(p->shared_gate != 0 ? sigmoid_of(p->shared_gate[token * p->gate_stride], &slope)
+                                       : 1,
+                   load_either(p->shared.data, token * p->shared.stride + col, 0), sum);
+    if (p->residual.data != 0)
+        sum += load_either(p->residual.data, token * p->residual.stride + col, p->is_residual_f32);
+    store(p->y.data, token * p->y.stride + col, sum);
+}
+
 extern "C" __global__ void __launch_bounds__(32 * MOE_COMBINE_FORWARD_WARPS)
     moe_combine_forward(const struct moe_combine_forward_params p) {
     const long long step = (long long)gridDim.x * MOE_COMBINE_FORWARD_WARPS;
     long long unit = (long long)blockIdx.x * MOE_COMBINE_FORWARD_WARPS + WARP;
     begin_early();
+    if (p.spans == 0) {
+        for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < p.num_units;
+             i += (long long)gridDim.x * blockDim.x)
+            take_element(&p, i / p.hidden, (int)(i % p.hidden));
+        return;
+    }
     for (; unit < p.num_units; unit += step) {
         const long long token = unit / p.spans;
         const int first = (int)(unit - token * p.spans) * p.span;

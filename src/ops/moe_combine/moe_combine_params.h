@@ -7,6 +7,7 @@ enum {
     MOE_COMBINE_AT_ONCE = 8,        // rows in flight
     MOE_COMBINE_FORWARD_WARPS = 4,  // of a block
     MOE_COMBINE_BACKWARD_WARPS = 8, // at most
+    MOE_COMBINE_NARROW = 8,         // hidden up to which a thread takes an element
 };
 
 // Element (r, c) is data[r * stride + c]; NULL: absent.
@@ -22,13 +23,13 @@ struct moe_combine_assignments {
     int top_k, num_rows;
 };
 
-// A warp takes a span of a token's columns.
+// A warp takes a span of a token's columns; of narrow rows (spans 0) a thread takes an element.
 struct moe_combine_forward_params {
     struct moe_combine_assignments assignments;
     struct moe_combine_view rows, shared, residual, y;
     const float *shared_gate;
     long long gate_stride;
-    long long num_units;     // spans of all tokens
+    long long num_units;     // spans of all tokens; elements
     int hidden, spans, span; // spans of a token, columns of a span
     int is_aligned;          // every row begins and ends at a multiple of 16 bytes
     int is_residual_f32;
