@@ -206,7 +206,12 @@ static tsr_status moe_rows(tsr_context *ctx, tsr_dtype dtype, int64_t tokens, in
                                       .token_rows = permute.token_rows, .weights = forward.weights,
                                       .drows = ON_CUDA(dtype, tokens * 8, hidden),
                                       .dweights = ON_CUDA(TSR_F32, tokens, 8));
+    const tsr_moe_bias_backward_args bias =
+        TSR_MOE_BIAS_BACKWARD_ARGS(.rows = backward.dy, .row_tokens = permute.row_tokens,
+                                   .offsets = permute.offsets,
+                                   .dbias = ON_CUDA(dtype, 128, hidden));
     tsr_status status = tsr_moe_permute(ctx, &permute);
+    if (status == TSR_OK) status = tsr_moe_bias_backward(ctx, &bias);
     if (status == TSR_OK) status = tsr_moe_combine_forward(ctx, &forward);
     return status != TSR_OK ? status : tsr_moe_combine_backward(ctx, &backward);
 }

@@ -86,6 +86,11 @@ static const struct emulator_case cases[] = {
      "+drows +dweights +dshared +dshared_gate"},
     {"moe_combine_backward", NULL, TSR_F32,
      "tokens=5 top_k=3 hidden=2900 num_rows=15 +token_rows +weights +drows"},
+    {"moe_bias_backward", NULL, TSR_BF16,
+     "num_rows=1300 cols=264 num_experts=3 num_source_rows=50 +row_tokens +row_weights",
+     FILL_SPECIAL},
+    {"moe_bias_backward", NULL, TSR_F16, "num_rows=90 cols=77 num_experts=5 sizes=ragged"},
+    {"moe_bias_backward", NULL, TSR_F32, "num_rows=700 cols=132 num_experts=40 sizes=skewed"},
 };
 
 static void test_rows_and_elements(void **state) {
@@ -95,9 +100,9 @@ static void test_rows_and_elements(void **state) {
 
 static void test_every_file_ran(void **state) {
     (void)state;
-    static const char *const folders[] = {
-        "activation",  "adamw",     "cast", "cross_entropy", "embedding", "moe_combine",
-        "moe_permute", "moe_route", "norm", "rope",          "softmax"};
+    static const char *const folders[] = {"activation", "adamw",    "cast",        "cross_entropy",
+                                          "embedding",  "moe_bias", "moe_combine", "moe_permute",
+                                          "moe_route",  "norm",     "rope",        "softmax"};
     for (int i = 0; i < COUNT(folders); i++) {
         char start[64];
         snprintf(start, sizeof start, "ops/%s/", folders[i]);

@@ -14,9 +14,7 @@ static struct {
     int32_t tokens[2 * ROWS], offsets[2 * (EXPERTS + 1)];
     char rows[MOST * 4];
 } in;
-static struct outputs {
-    BUFFER(dbias, EXPERTS *WIDE);
-} out, other;
+static struct outputs { BUFFER(dbias, EXPERTS *WIDE); } out, other;
 
 struct call {
     int rows, sources, cols, experts, stride, dstride, step; // step: between elements of the lists
@@ -32,12 +30,11 @@ static double weight_of(const struct call *c, int r) {
     return c->has_weights ? (double)in.weights[r * c->step] : 1;
 }
 
-static int below(uint64_t *random, int limit) {
-    return (int)(test_bits(random) % (uint64_t)limit);
-}
+static int below(uint64_t *random, int limit) { return (int)(test_bits(random) % (uint64_t)limit); }
 
 static int by_value(const void *a, const void *b) {
-    return (*(const int32_t *)a > *(const int32_t *)b) - (*(const int32_t *)a < *(const int32_t *)b);
+    return (*(const int32_t *)a > *(const int32_t *)b) -
+           (*(const int32_t *)a < *(const int32_t *)b);
 }
 
 // Offsets may begin late and end early. What no expert has is poison: NaN, and -1 in the list.
@@ -87,10 +84,12 @@ static tsr_tensor list(void *data, tsr_dtype dtype, int count, int step) {
 }
 
 static tsr_moe_bias_backward_args args_of(const struct call *c, struct outputs *outputs) {
-    tsr_moe_bias_backward_args args = TSR_MOE_BIAS_BACKWARD_ARGS(
-            .rows = strided(in.rows, c->dtype, c->sources, c->cols, c->stride),
-            .offsets = list(in.offsets, TSR_I32, c->experts + 1, c->step),
-            .dbias = strided(outputs->dbias, c->dbias_dtype, c->experts, c->cols, c->dstride));
+    tsr_moe_bias_backward_args args =
+        TSR_MOE_BIAS_BACKWARD_ARGS(.rows =
+                                       strided(in.rows, c->dtype, c->sources, c->cols, c->stride),
+                                   .offsets = list(in.offsets, TSR_I32, c->experts + 1, c->step),
+                                   .dbias = strided(outputs->dbias, c->dbias_dtype, c->experts,
+                                                    c->cols, c->dstride));
     if (c->has_tokens) args.row_tokens = list(in.tokens, TSR_I32, c->rows, c->step);
     if (c->has_weights) args.row_weights = list(in.weights, TSR_F32, c->rows, c->step);
     return args;
@@ -110,7 +109,8 @@ static void check(const struct call *c) {
         for (int i = 0; i < c->cols; i++) {
             double expected = 0, total = 0;
             for (int r = first; r < end; r++) {
-                const double x = tsr_load(c->dtype, in.rows, (int64_t)source_of(c, r) * c->stride + i);
+                const double x =
+                    tsr_load(c->dtype, in.rows, (int64_t)source_of(c, r) * c->stride + i);
                 expected += weight_of(c, r) * x;
                 total += fabs(weight_of(c, r) * x);
             }
@@ -121,8 +121,8 @@ static void check(const struct call *c) {
                          i, got, expected);
         }
         const size_t begin = (size_t)(e * c->dstride + c->cols) * size;
-        assert_true(test_all_bytes_are(out.dbias + begin, POISON,
-                                       (size_t)(c->dstride - c->cols) * size));
+        assert_true(
+            test_all_bytes_are(out.dbias + begin, POISON, (size_t)(c->dstride - c->cols) * size));
     }
 }
 
@@ -169,11 +169,11 @@ static void an_expert_alone_and_among_others(void **state) {
                           offsets[] = {0, before / 3, before, before + N, before + N + after};
             tsr_context *ctx = test_context(threads);
             for (int has_list = 0; has_list < 2; has_list++) {
-                tsr_moe_bias_backward_args args = TSR_MOE_BIAS_BACKWARD_ARGS(
-                        .rows = TSR_TENSOR(rows, TSR_F32, ALL, WIDTH),
-                        .offsets = TSR_TENSOR((void *)offsets, TSR_I32, 5),
-                        .row_weights = TSR_TENSOR(weights, TSR_F32, ALL),
-                        .dbias = TSR_TENSOR(dbias, TSR_F32, 4, WIDTH));
+                tsr_moe_bias_backward_args args =
+                    TSR_MOE_BIAS_BACKWARD_ARGS(.rows = TSR_TENSOR(rows, TSR_F32, ALL, WIDTH),
+                                               .offsets = TSR_TENSOR((void *)offsets, TSR_I32, 5),
+                                               .row_weights = TSR_TENSOR(weights, TSR_F32, ALL),
+                                               .dbias = TSR_TENSOR(dbias, TSR_F32, 4, WIDTH));
                 if (has_list) args.row_tokens = TSR_TENSOR(tokens, TSR_I32, ALL);
                 memset(dbias, POISON, sizeof dbias);
                 memset(alone, POISON, sizeof alone);

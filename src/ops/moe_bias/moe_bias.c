@@ -12,12 +12,14 @@ TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct moe_bias_problem, rows.dtype)
 static const struct tsri_variant variants[] = {
     {"fused", "parts of each expert's rows, 16 rows at a time, then the sums of parts",
      TSR_VARIANT_ISA, is_float32_or_less, moe_bias_plan, moe_bias_run},
+    {"cuda", "the same with a block for columns of a part, eight rows in flight", TSR_VARIANT_CUDA,
+     moe_bias_cuda_fits, moe_bias_cuda_plan, moe_bias_cuda_run, moe_bias_cuda_prepare},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, moe_bias_reference_run},
 };
 
 const struct tsri_op tsri_moe_bias_backward_op = {"moe_bias_backward", variants,
-                                                  TSRI_COUNT(variants), NULL, NULL};
+                                                  TSRI_COUNT(variants), NULL, moe_bias_cuda_kernel};
 
 // ---- Checks -----------------------------------------------------------------------------------
 
@@ -31,8 +33,8 @@ static tsr_status check_offsets(tsr_tensor *offsets, struct moe_bias_problem *p)
     TSRI_TRY(tsri_check_index_tensor(op, "offsets", offsets, &p->offsets));
     TSRI_TRY(check_rank("offsets", offsets, 1));
     if (p->offsets.count > 0) return TSR_OK;
-    return tsri_fail(TSR_INVALID_ARGUMENT,
-                     "%s: offsets has no elements, expected num_experts + 1", op);
+    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: offsets has no elements, expected num_experts + 1",
+                     op);
 }
 
 // Sets num_rows: that of the list or, without it, of rows.
@@ -50,8 +52,8 @@ static tsr_status check_tokens(tsr_tensor *tokens, struct moe_bias_problem *p) {
 static tsr_status check_weights(tsr_tensor *weights, struct moe_bias_problem *p) {
     if (!tsri_is_present(weights)) return TSR_OK;
     TSRI_TRY(tsri_check_tensor(op, "row_weights", weights, TSRI_IN));
-    TSRI_TRY(tsri_check_dtype(op, "row_weights", weights,
-                              p->rows.dtype == TSR_F64 ? TSR_F64 : TSR_F32));
+    TSRI_TRY(
+        tsri_check_dtype(op, "row_weights", weights, p->rows.dtype == TSR_F64 ? TSR_F64 : TSR_F32));
     TSRI_TRY(check_rank("row_weights", weights, 1));
     if (weights->shape[0] != p->num_rows)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: row_weights has %lld elements, expected %lld",
@@ -103,10 +105,9 @@ static tsr_status check_values(const struct moe_bias_problem *p) {
     for (int64_t e = 0; e < p->offsets.count; e++) {
         const int64_t value = tsri_index_at(&p->offsets, e);
         if (value < least || value > p->num_rows)
-            return tsri_fail(TSR_INVALID_ARGUMENT,
-                             "%s: element %lld of offsets is %lld, expected %lld to %lld", op,
-                             (long long)e, (long long)value, (long long)least,
-                             (long long)p->num_rows);
+            return tsri_fail(
+                TSR_INVALID_ARGUMENT, "%s: element %lld of offsets is %lld, expected %lld to %lld",
+                op, (long long)e, (long long)value, (long long)least, (long long)p->num_rows);
         least = value;
     }
     if (!p->has_tokens || least == first) return TSR_OK;

@@ -61,6 +61,13 @@ TSRI_DECLARE_KERNELS(moe_bias)
 void moe_bias_plan(const void *, const struct tsri_limits *, struct tsri_plan *);
 tsr_status moe_bias_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 
+// moe_bias_cuda.c
+bool moe_bias_cuda_fits(const void *, const struct tsri_limits *);
+void moe_bias_cuda_plan(const void *, const struct tsri_limits *, struct tsri_plan *);
+tsr_status moe_bias_cuda_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status moe_bias_cuda_prepare(tsr_context *, const void *, const struct tsri_plan *);
+bool moe_bias_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *);
+
 // moe_bias_ref.c
 tsr_status moe_bias_reference_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 
