@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans and launches of the biases' gradients on CUDA: blocks that sum parts of experts' rows and, where an expert may have several,
+// Plans and launches of the biases' gradients on CUDA: blocks that sum parts of rows and, where an expert may have several,
 // blocks that add these.
 #include "context/cuda_elements.h"
 #include "ops/moe_bias/moe_bias_problem.h"
