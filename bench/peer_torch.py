@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The peer process of `tessera bench --peer torch` and `--peer triton`: loads torch and, with ctypes, libtessera.so, and times
 both in turns on the same random tensors. argv[1] is the library, argv[2] the peer. The process first writes {"ready":
-version}; then it answers each of the tool's requests, one line of JSON, with one line. If the peer can compute an operation in
-several ways (`paths`), the fastest one counts. The timing is in peer_cpu.py and peer_device.py.
+version}; then it answers each of the tool's requests, one line of JSON, with one line. Of several ways (`paths`) the fastest
+counts. The timing is in peer_cpu.py and peer_device.py.
 
 To add an operation, add a function of its name that returns a Contest: here, in peer_torch_matmul.py (products),
 peer_torch_moe.py (experts), peer_torch_rows.py (rotations and the like) or peer_triton.py (Triton)."""
