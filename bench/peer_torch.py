@@ -4,8 +4,7 @@ both in turns on the same random tensors. argv[1] is the library, argv[2] the pe
 version}; then it answers each of the tool's requests, one line of JSON, with one line. Of several ways (`paths`) the fastest
 counts. The timing is in peer_cpu.py and peer_device.py.
 
-To add an operation, add a function of its name that returns a Contest: here, in peer_torch_matmul.py (products),
-peer_torch_moe.py (experts), peer_torch_rows.py (rotations and the like) or peer_triton.py (Triton)."""
+To add an operation, add a function of its name that returns a Contest, here or in peer_torch_*.py or peer_triton.py."""
 import contextlib
 import json
 import os
