@@ -19,6 +19,13 @@ static const struct emulator_case cases[] = {
     {"matmul_forward", NULL, TSR_BF16, // b along n; staged in chunks
      "m=410 n=264 k=136 activation=relu", .tile = "cuda-wgmma 200x128x1"},
     {"matmul_forward", "cuda-wgmma", TSR_BF16, "m=140 n=264 k=135"},
+    {"matmul_forward", "cuda-wgmma", TSR_BF16, "m=140 n=264 k=136 activation=relu2 +bias"},
+    {"matmul_forward", "cuda-wgmma", TSR_BF16,
+     "m=140 n=264 k=136 activation=swiglu_clamped +b_up +bias"},
+    {"matmul_forward", "cuda-split", TSR_BF16, "m=40 n=136 k=72 activation=relu2 +bias"},
+    {"matmul_forward", "cuda-split", TSR_BF16,
+     "m=40 n=136 k=72 transpose_b=1 activation=swiglu_clamped +b_up"},
+    {"matmul_forward", "cuda-mma", TSR_BF16, "m=70 n=72 k=64 activation=swiglu_clamped +b_up"},
     {"matmul_forward", "cuda-split", TSR_BF16, // bias and activation from registers
      "m=40 n=136 k=72 transpose_b=1 activation=gelu +bias"},
     {"matmul_forward", "cuda-split", TSR_BF16, "m=16 n=128 k=1024 transpose_b=1"},
@@ -42,6 +49,10 @@ static const struct emulator_case cases[] = {
      "m=40 n=72 k=64 transpose_b=1 activation=gelu +da +db +dbias"},
     {"matmul_grouped_forward", "cuda-wgmma", TSR_BF16,
      "rows=200 n=136 k=72 groups=3 ragged=1 +offsets"},
+    {"matmul_grouped_forward", "cuda-wgmma", TSR_BF16,
+     "rows=200 n=136 k=72 groups=3 ragged=1 activation=swiglu_clamped +offsets +b_up +bias"},
+    {"matmul_grouped_forward", "cuda-wgmma", TSR_BF16,
+     "rows=200 n=136 k=72 groups=3 ragged=1 activation=relu2 +offsets +bias"},
     {"matmul_grouped_forward", "cuda-mma", TSR_BF16,
      "rows=99 n=72 k=64 groups=3 ragged=1 +offsets"},
 };
