@@ -269,36 +269,7 @@ def attention_backward(job):
     return Contest(job.ours(**ours), " ".join(wanted), attention_paths(job, ("q", "k", "v", "dout"), make))
 
 
-# Element-wise operations and the loss.
-
-def activation_functions(job):
-    F, kinds = job.torch.nn.functional, ("none", "gelu", "gelu_tanh", "silu", "relu")
-    functions = (lambda x: x, F.gelu, lambda x: F.gelu(x, approximate="tanh"), F.silu, F.relu)
-    kind = kinds.index(job.params["kind"])
-    return kind, functions[kind]
-
-
-def activation_forward(job):
-    kind, function = activation_functions(job)
-    x, up = job["x"], job["up"]
-
-    def activate():
-        return (function(x) if up is None else function(x) * up,)
-    return Contest(job.ours(kind=kind), "y", [(job.params["kind"], activate)])
-
-
-def activation_backward(job):
-    kind, function = activation_functions(job)
-    torch, dy = job.torch, job["dy"]
-    leaves = [given.clone().requires_grad_() for given in (job["x"], job["up"]) if given is not None]
-    with torch.enable_grad():
-        y = function(leaves[0]) * leaves[1] if len(leaves) > 1 else function(leaves[0])
-    names = "dx dup" if len(leaves) > 1 else "dx"
-
-    def gradient():
-        return torch.autograd.grad(y, leaves, dy, retain_graph=True)
-    return Contest(job.ours(kind=kind), names, [(job.params["kind"] + " backward", gradient)])
-
+# The loss.
 
 def cross_entropy_inputs(job):
     job.require(label_smoothing=0.0, has_ignore_index=False)
