@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradient of the routing's logits: a warp takes a token, its logits and the chosen experts' gradients in shared memory. A lane
-// has one chosen expert, then columns of all experts. dlogits may be logits: a token is read before it is written.
+// The gradient of the routing's logits: a warp takes a token. A lane has one chosen expert, then columns of all experts. With
+// losses or raw softmax weights all experts get something, and the logits and their gradients are in shared memory; otherwise only
+// the chosen ones do. dlogits may be logits: a token is read before it is written.
 // Floor: the logits read once and written once, 8 K bytes a token read.
-// Limit: the exponentials, where losses or raw weights need them.
+// Limit: instructions.
 // Figures: docs/kernels/moe.md.
 // The host defines
 //     DTYPE (2: the logits' dtype is known at run time)
@@ -12,7 +13,7 @@
 enum { WARPS = MOE_ROUTE_BACKWARD_WARPS };
 #define EACH_COLUMN(e, p) _Pragma("unroll 4") for (int e = LANE; e < (p)->num_experts; e += 32)
 
-extern __shared__ float rows[]; // x and dx of each warp
+extern __shared__ float rows[]; // x and dx of each warp, where all experts get something
 
 // What all logits get: softmax[e] factor.
 struct of_all {
@@ -212,13 +213,11 @@ DEVICE void take_sparse_token(const struct moe_route_backward_params *p, long lo
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 5)
     moe_route_backward(const struct moe_route_backward_params p) {
     const int warp = warp_index();
-    const int has_dense =
-        p.dbalance_loss != 0 || p.dz_loss != 0 || (!p.is_sigmoid && !p.is_renormalised);
     float *const x = rows + 2 * warp * p.num_experts;
     begin_early();
     const long long step = (long long)gridDim.x * WARPS;
     for (long long t = (long long)blockIdx.x * WARPS + warp; t < p.tokens; t += step)
-        if (has_dense)
+        if (p.is_dense)
             take_token(&p, t, x, x + p.num_experts);
         else
             take_sparse_token(&p, t);
