@@ -63,7 +63,8 @@ ARGS = {
         ("transpose_b", ctypes.c_int32), ("accumulate", ctypes.c_int32),
         ("alpha", ctypes.c_float), ("has_alpha", ctypes.c_int32)] + scalars("a_rows dc_rows", Tensor)),
     "activation_forward": ("x up y", [("kind", ctypes.c_int)]),
-    "activation_backward": ("x up dy dx dup", [("kind", ctypes.c_int)]),
+    "activation_backward": ("x up dy dx dup", [("kind", ctypes.c_int)] +
+                            scalars("row_weights weighted_y drow_weights", Tensor)),
     "cross_entropy_forward": ("logits targets loss lse", CROSS_ENTROPY),
     "cross_entropy_backward": ("logits targets lse dloss dlogits", CROSS_ENTROPY),
     "cast": ("x y", [("scale", ctypes.c_float), ("has_scale", ctypes.c_int32)]),

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The peer process of `tessera bench --peer torch` and `--peer triton`: loads torch and, with ctypes, libtessera.so, and times
 both in turns on the same random tensors. argv[1] is the library, argv[2] the peer. The process first writes {"ready":
-version}; then it answers each of the tool's requests, one line of JSON, with one line. If the peer can compute an operation in
-several ways (`paths`), the fastest one counts. The timing is in peer_cpu.py and peer_device.py.
+version}; then it answers each of the tool's requests, one line of JSON, with one line. Of several ways (`paths`) the fastest
+counts. The timing is in peer_cpu.py and peer_device.py.
 
-To add an operation, add a function of its name that returns a Contest: here, in peer_torch_matmul.py (products),
-peer_torch_moe.py (experts), peer_torch_rows.py (rotations and the like) or peer_triton.py (Triton)."""
+To add an operation, add a function of its name that returns a Contest, here or in peer_torch_*.py or peer_triton.py."""
 import contextlib
 import json
 import os
@@ -39,9 +38,8 @@ class Job:
             if name in ("targets", "ids"):
                 drawn = torch.randint(self.params["vocab"], given["shape"], device=self.device, dtype=torch.int32)
             elif name == "offsets":  # equal groups
-                count = given["shape"][0] - 1
-                drawn = torch.tensor([self.params["rows"] * g // count for g in range(count + 1)], dtype=torch.int32,
-                                     device=self.device)
+                ends = torch.arange(given["shape"][0]) * self.params["rows"] // (given["shape"][0] - 1)
+                drawn = ends.to(self.device, torch.int32)
             elif given["dtype"] == "i32":  # inputs are filled by the operation's function
                 drawn = torch.zeros(given["shape"], device=self.device, dtype=torch.int32)
             elif given["dtype"] not in self.dtypes:
@@ -270,36 +268,7 @@ def attention_backward(job):
     return Contest(job.ours(**ours), " ".join(wanted), attention_paths(job, ("q", "k", "v", "dout"), make))
 
 
-# Element-wise operations and the loss.
-
-def activation_functions(job):
-    F, kinds = job.torch.nn.functional, ("none", "gelu", "gelu_tanh", "silu", "relu")
-    functions = (lambda x: x, F.gelu, lambda x: F.gelu(x, approximate="tanh"), F.silu, F.relu)
-    kind = kinds.index(job.params["kind"])
-    return kind, functions[kind]
-
-
-def activation_forward(job):
-    kind, function = activation_functions(job)
-    x, up = job["x"], job["up"]
-
-    def activate():
-        return (function(x) if up is None else function(x) * up,)
-    return Contest(job.ours(kind=kind), "y", [(job.params["kind"], activate)])
-
-
-def activation_backward(job):
-    kind, function = activation_functions(job)
-    torch, dy = job.torch, job["dy"]
-    leaves = [given.clone().requires_grad_() for given in (job["x"], job["up"]) if given is not None]
-    with torch.enable_grad():
-        y = function(leaves[0]) * leaves[1] if len(leaves) > 1 else function(leaves[0])
-    names = "dx dup" if len(leaves) > 1 else "dx"
-
-    def gradient():
-        return torch.autograd.grad(y, leaves, dy, retain_graph=True)
-    return Contest(job.ours(kind=kind), names, [(job.params["kind"] + " backward", gradient)])
-
+# The loss.
 
 def cross_entropy_inputs(job):
     job.require(label_smoothing=0.0, has_ignore_index=False)

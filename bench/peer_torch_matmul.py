@@ -2,7 +2,7 @@
 """The part of peer_torch.py for matmul: Tessera's products and torch's."""
 from peer_library import Contest, Refusal
 
-ACTIVATIONS = ("none", "gelu", "gelu_tanh", "silu", "relu")  # in the order of tsr_activation
+ACTIVATIONS = ("none", "gelu", "gelu_tanh", "silu", "relu", "relu2", "swiglu_clamped")  # in the order of tsr_activation
 MATHS = ("default", "split", "tf32")  # in the order of tsr_matmul_math
 
 
@@ -33,10 +33,15 @@ def matmul_fp8(job):
 def activation_of(job):
     """torch's function for the activation, in place if possible; None without an activation."""
     F = job.torch.nn.functional
+
+    def clamped(x):
+        x = x.clamp_(max=7)
+        return x.mul_((1.702 * x).sigmoid_())
     return {"none": None, "gelu": job.torch.ops.aten.gelu_,
             "gelu_tanh": lambda x: job.torch.ops.aten.gelu_(x, approximate="tanh"),
             "silu": lambda x: F.silu(x, inplace=True),
-            "relu": lambda x: F.relu(x, inplace=True)}[job.params["activation"]]
+            "relu": lambda x: F.relu(x, inplace=True), "relu2": lambda x: F.relu(x, inplace=True).square_(),
+            "swiglu_clamped": clamped}[job.params["activation"]]
 
 
 def epilogue_paths(job, a, b):
@@ -58,6 +63,8 @@ def epilogue_paths(job, a, b):
 
     def finish(y, gate):
         y = y if activate is None else activate(y)
+        if job.params["activation"] == "swiglu_clamped":
+            gate = gate.clamp(-7, 7).add_(1)
         y = y if gate is None else y.mul_(gate)
         return (y if residual is None else y.add_(residual),)
 

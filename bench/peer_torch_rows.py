@@ -1,6 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other operations of peer_torch.py: cast, RoPE, embedding and AdamW."""
+"""The other operations of peer_torch.py: activations, cast, RoPE, embedding and AdamW."""
 from peer_library import Contest, Refusal
+
+
+def activation_functions(job):
+    """The kind's number, its function, and that of up."""
+    F, kinds = job.torch.nn.functional, ("none", "gelu", "gelu_tanh", "silu", "relu", "relu2", "swiglu_clamped")
+
+    def clamped(x):
+        x = x.clamp(max=7)
+        return x * (1.702 * x).sigmoid()
+    functions = (lambda x: x, F.gelu, lambda x: F.gelu(x, approximate="tanh"), F.silu, F.relu,
+                 lambda x: F.relu(x).square(), clamped)
+    kind = kinds.index(job.params["kind"])
+    return kind, functions[kind], (lambda up: up.clamp(-7, 7) + 1) if functions[kind] is clamped else lambda up: up
+
+
+def activation_forward(job):
+    kind, function, gate = activation_functions(job)
+    x, up = job["x"], job["up"]
+
+    def activate():
+        return (function(x) if up is None else function(x) * gate(up),)
+    return Contest(job.ours(kind=kind), "y", [(job.params["kind"], activate)])
+
+
+def activation_backward(job):
+    kind, function, gate = activation_functions(job)
+    torch, dy, weights = job.torch, job["dy"], job["row_weights"]
+    more = [name for name in ("weighted_y", "drow_weights") if job[name] is not None]
+    leaves = [given.clone().requires_grad_() for given in (job["x"], job["up"]) if given is not None]
+    with torch.enable_grad():
+        y = function(leaves[0]) * gate(leaves[1]) if len(leaves) > 1 else function(leaves[0])
+    names = " ".join(["dx", "dup"][:len(leaves)] + more)
+
+    def gradient():
+        scale = None if weights is None else weights[..., None].to(dy.dtype)
+        grads = torch.autograd.grad(y, leaves, dy if scale is None else dy * scale, retain_graph=True)
+        made = {"weighted_y": lambda: y.detach() if scale is None else y.detach() * scale,
+                "drow_weights": lambda: (dy * y.detach()).sum(-1, dtype=torch.float32)}
+        return [*grads, *(made[name]() for name in more)]
+    return Contest(job.ours(kind=kind), names, [(job.params["kind"] + " backward", gradient)])
 
 
 def cast(job):

@@ -15,6 +15,7 @@ grid      attention over 16384 tokens in sequences of 512 to 16384, with heads o
 small     small shapes: the latency of a single call on an idle stream and the device time, ours and torch's
 models    the shapes of real models between the tuned ones (tables_models.py), five tables that have names of their own, too:
           products, gradients, fp8, rows, blocks
+moe       the mixture-of-experts layer (tables_moe.py): layers, loads, decoding
 
 Results are compared with torch's before they are timed against it. $TESSERA_TORCH_COMPILE=0 turns torch.compile off."""
 import argparse
@@ -23,6 +24,7 @@ import statistics
 import sys
 
 import tables_models
+import tables_moe
 from peer_library import Library, Refusal
 from tables_bench import Bench, show, tensors_of
 
@@ -261,8 +263,8 @@ def small(b):
                                 "torch / ours", "torch's path", "variant"], lines())
 
 
-TABLES = {table.__name__: table for table in (cold, epilogue, bias, features, few, grid, small, tables_models.models)}
-PARTS = {table.__name__: table for table in tables_models.KINDS}
+TABLES = {table.__name__: table for table in (cold, epilogue, bias, features, few, grid, small, tables_models.models, tables_moe.moe)}
+PARTS = {table.__name__: table for table in tables_models.KINDS + tables_moe.KINDS}
 
 
 def main():

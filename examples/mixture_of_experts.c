@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mixture of experts: the router's product, the best two experts of each token with their weights, tokens sorted by expert, and
-// all experts in two grouped products with SwiGLU between them. The check computes each token's experts one at a time.
+// A mixture of experts in one call: the router chooses two of six experts for each token, every expert is a SwiGLU MLP, and a
+// shared expert sees all tokens. The check computes each token's experts one at a time, by the definition.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <tessera/tessera.h>
 
-enum { TOKENS = 50, HIDDEN = 32, INNER = 48, EXPERTS = 6, TOP = 2, ROWS = TOKENS * TOP };
+enum { TOKENS = 50, HIDDEN = 32, INNER = 48, EXPERTS = 6, TOP = 2, SHARED = 40 };
 
-static float x[TOKENS][HIDDEN], router[EXPERTS][HIDDEN], logits[TOKENS][EXPERTS], y[TOKENS][HIDDEN];
+static float x[TOKENS][HIDDEN], router[EXPERTS][HIDDEN], y[TOKENS][HIDDEN];
 static float gate[EXPERTS][INNER][HIDDEN], up[EXPERTS][INNER][HIDDEN], down[EXPERTS][HIDDEN][INNER];
-static float in[ROWS][HIDDEN], inner[ROWS][INNER], out[ROWS][HIDDEN]; // rows sorted by expert
+static float shared_gate[SHARED][HIDDEN], shared_up[SHARED][HIDDEN], shared_down[HIDDEN][SHARED];
 
-// A token's experts, the best first, with their weights and its rows; a row's token; the tokens of each expert and its first row.
-static int32_t expert[TOKENS][TOP], token_of[ROWS], tokens_of[EXPERTS], offsets[EXPERTS + 1];
-static float weight[TOKENS][TOP];
-static int row_of[TOKENS][TOP];
+// What the call also tells: a token's experts, the best first, with their weights; the tokens of each expert.
+static int32_t expert[TOKENS][TOP], tokens_of[EXPERTS];
+static float weight[TOKENS][TOP], balance;
 
 #define F32(data, ...) TSR_TENSOR(data, TSR_F32, __VA_ARGS__)
 #define TRY(call)                                                                                  \
@@ -34,37 +33,40 @@ static void draw(float *values, int count, float scale) {
     }
 }
 
-// Gives each token a row with each of its experts: rows of the first expert, then of the second, and so on.
-static void sort_rows(void) {
-    int next[EXPERTS];
-    for (int e = 0; e < EXPERTS; e++)
-        offsets[e + 1] = offsets[e] + tokens_of[e], next[e] = offsets[e];
-    for (int t = 0; t < TOKENS; t++)
-        for (int k = 0; k < TOP; k++) {
-            row_of[t][k] = next[expert[t][k]]++;
-            token_of[row_of[t][k]] = t;
-        }
+static double dot(const float *a, const float *b, int count) {
+    double sum = 0;
+    for (int i = 0; i < count; i++) sum += (double)a[i] * (double)b[i];
+    return sum;
 }
 
-// Element c of a token's result, by the definition.
-static double expected(int t, int c) {
-    double sum = 0, shares = 0;
-    for (int k = 0; k < TOP; k++) {
-        int e = expert[t][k];
-        double value = 0;
-        for (int i = 0; i < INNER; i++) {
-            double g = 0, u = 0;
-            for (int h = 0; h < HIDDEN; h++) {
-                g += (double)x[t][h] * (double)gate[e][i][h];
-                u += (double)x[t][h] * (double)up[e][i][h];
-            }
-            value += g / (1 + exp(-g)) * u * (double)down[e][c][i];
-        }
-        double share = exp((double)logits[t][e] - (double)logits[t][expert[t][0]]);
-        sum += share * value;
-        shares += share;
+// Adds scale times the MLP of a token to its result.
+static void add_expert(const float *token, int inner, const float *w_gate, const float *w_up,
+                       const float *w_down, double scale, double *result) {
+    for (int i = 0; i < inner; i++) {
+        const double g = dot(token, w_gate + i * HIDDEN, HIDDEN);
+        const double a = g / (1 + exp(-g)) * dot(token, w_up + i * HIDDEN, HIDDEN);
+        for (int h = 0; h < HIDDEN; h++) result[h] += scale * a * (double)w_down[h * inner + i];
     }
-    return sum / shares;
+}
+
+// A token's result by the definition: its best experts, weighted by the softmax of their logits.
+static void expect(int t, double *result) {
+    double logits[EXPERTS], best[TOP], sum = 0;
+    int chosen[TOP];
+    for (int e = 0; e < EXPERTS; e++) logits[e] = dot(x[t], router[e], HIDDEN);
+    for (int k = 0; k < TOP; k++) {
+        chosen[k] = 0;
+        for (int e = 1; e < EXPERTS; e++)
+            if (logits[e] > logits[chosen[k]]) chosen[k] = e;
+        best[k] = exp(logits[chosen[k]]);
+        sum += best[k];
+        logits[chosen[k]] = -INFINITY;
+    }
+    for (int h = 0; h < HIDDEN; h++) result[h] = 0;
+    for (int k = 0; k < TOP; k++)
+        add_expert(x[t], INNER, gate[chosen[k]][0], up[chosen[k]][0], down[chosen[k]][0],
+                   best[k] / sum, result);
+    add_expert(x[t], SHARED, shared_gate[0], shared_up[0], shared_down[0], 1, result);
 }
 
 int main(void) {
@@ -73,48 +75,36 @@ int main(void) {
     draw(gate[0][0], EXPERTS * INNER * HIDDEN, 0.4f);
     draw(up[0][0], EXPERTS * INNER * HIDDEN, 0.4f);
     draw(down[0][0], EXPERTS * HIDDEN * INNER, 0.4f);
+    draw(shared_gate[0], SHARED * HIDDEN, 0.4f);
+    draw(shared_up[0], SHARED * HIDDEN, 0.4f);
+    draw(shared_down[0], HIDDEN * SHARED, 0.4f);
     tsr_context *ctx;
     TRY(tsr_context_create(NULL, &ctx));
-
-    tsr_tensor scores = F32(logits, TOKENS, EXPERTS),
-               groups = TSR_TENSOR(offsets, TSR_I32, EXPERTS + 1);
-    TRY(tsr_matmul_forward(ctx, &TSR_MATMUL_FORWARD_ARGS(.a = F32(x, TOKENS, HIDDEN),
-                                                         .b = F32(router, EXPERTS, HIDDEN),
-                                                         .c = scores, .transpose_b = 1)));
-    TRY(tsr_moe_route_forward(
+    TRY(tsr_moe_forward(
         ctx,
-        &TSR_MOE_ROUTE_FORWARD_ARGS(.logits = scores,
-                                    .topk_ids = TSR_TENSOR(expert, TSR_I32, TOKENS, TOP),
-                                    .topk_weights = F32(weight, TOKENS, TOP),
-                                    .tokens_per_expert = TSR_TENSOR(tokens_of, TSR_I32, EXPERTS))));
-    sort_rows();
-    // Sorts the tokens by expert. An embedding does this: it copies rows by index.
-    TRY(tsr_embedding_forward(
-        ctx,
-        &TSR_EMBEDDING_FORWARD_ARGS(.ids = TSR_TENSOR(token_of, TSR_I32, ROWS),
-                                    .weight = F32(x, TOKENS, HIDDEN), .y = F32(in, ROWS, HIDDEN))));
-    TRY(tsr_matmul_grouped_forward(
-        ctx,
-        &TSR_MATMUL_GROUPED_FORWARD_ARGS(.a = F32(in, ROWS, HIDDEN),
-                                         .b = F32(gate, EXPERTS, INNER, HIDDEN),
-                                         .b_up = F32(up, EXPERTS, INNER, HIDDEN), .offsets = groups,
-                                         .c = F32(inner, ROWS, INNER), .transpose_b = 1,
-                                         .activation = TSR_ACTIVATION_SILU)));
-    TRY(tsr_matmul_grouped_forward(
-        ctx,
-        &TSR_MATMUL_GROUPED_FORWARD_ARGS(.a = F32(inner, ROWS, INNER),
-                                         .b = F32(down, EXPERTS, HIDDEN, INNER), .offsets = groups,
-                                         .c = F32(out, ROWS, HIDDEN), .transpose_b = 1)));
+        &TSR_MOE_FORWARD_ARGS(.x = F32(x, TOKENS, HIDDEN), .router = F32(router, EXPERTS, HIDDEN),
+                              .w_gate = F32(gate, EXPERTS, INNER, HIDDEN),
+                              .w_up = F32(up, EXPERTS, INNER, HIDDEN),
+                              .w_down = F32(down, EXPERTS, HIDDEN, INNER),
+                              .shared_w_gate = F32(shared_gate, SHARED, HIDDEN),
+                              .shared_w_up = F32(shared_up, SHARED, HIDDEN),
+                              .shared_w_down = F32(shared_down, HIDDEN, SHARED),
+                              .y = F32(y, TOKENS, HIDDEN),
+                              .topk_ids = TSR_TENSOR(expert, TSR_I32, TOKENS, TOP),
+                              .topk_weights = F32(weight, TOKENS, TOP),
+                              .tokens_per_expert = TSR_TENSOR(tokens_of, TSR_I32, EXPERTS),
+                              .load_balance_loss = F32(&balance, 1), .top_k = TOP)));
     tsr_context_destroy(ctx);
 
     double errors = 0;
-    for (int t = 0; t < TOKENS; t++)
-        for (int c = 0; c < HIDDEN; c++) {
-            y[t][c] = 0;
-            for (int k = 0; k < TOP; k++) y[t][c] += weight[t][k] * out[row_of[t][k]][c];
-            errors += fabs((double)y[t][c] - expected(t, c));
-        }
-    printf("%d tokens, %d experts for each; the mean error is %.1e\n", TOKENS, TOP,
-           errors / (TOKENS * HIDDEN));
+    for (int t = 0; t < TOKENS; t++) {
+        double expected[HIDDEN];
+        expect(t, expected);
+        for (int h = 0; h < HIDDEN; h++) errors += fabs((double)y[t][h] - expected[h]);
+    }
+    printf("token 0 goes to experts %d and %d by %.2f and %.2f; expert 0 has %d of %d tokens;\n"
+           "load-balance loss %.3f; mean error %.1e\n",
+           expert[0][0], expert[0][1], (double)weight[0][0], (double)weight[0][1], tokens_of[0],
+           TOKENS, (double)balance, errors / (TOKENS * HIDDEN));
     return errors < 1e-6 * TOKENS * HIDDEN ? 0 : 1;
 }

@@ -15,12 +15,16 @@ typedef enum tsr_activation {
     TSR_ACTIVATION_GELU_TANH, // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
     TSR_ACTIVATION_SILU,      // x / (1 + exp(-x))
     TSR_ACTIVATION_RELU,      // max(x, 0)
+    TSR_ACTIVATION_RELU2,     // max(x, 0)^2
+    // gpt-oss's gate, only with up: s(min(x, 7)) (clamp(up, -7, 7) + 1), where s(g) = g / (1 + exp(-1.702 g))
+    TSR_ACTIVATION_SWIGLU_CLAMPED,
     TSR_ACTIVATION_COUNT
 } tsr_activation;
 
 TSR_API const char *tsr_activation_name(tsr_activation kind); // "none", "gelu", "gelu_tanh", ...
 
-// y = act(x), or y = act(x) up where up is given: SwiGLU is SILU with up, GeGLU GELU with up.
+// y = act(x), or y = act(x) gate(up) where up is given: SwiGLU is SILU with up, GeGLU GELU with up. gate(up) is up, but for
+// SWIGLU_CLAMPED clamp(up, -7, 7) + 1, and its act(x) is s(min(x, 7)). Read gate(up) for up below.
 //
 // Shapes    x, up, y: (..., cols), the same shape; leading dimensions collapse to rows of one
 //           stride.
@@ -29,13 +33,17 @@ TSR_API const char *tsr_activation_name(tsr_activation kind); // "none", "gelu",
 // Aliasing  y may be x or up.
 // Numerics  fp32 inside. With act(x) = x F(x) and u = 2^-24, the error of y is at most
 //             u (2 |y| + (8 + k) |x F(-|x|) up|) + 2^-140 |up| + 2^-149, plus rounding to dtype,
-//           k = 1.5 x^2 for GELU, 4 |s| for GELU_TANH with F = 1 / (1 + exp(-s)), 2 |x| for SILU.
+//           k = 1.5 x^2 for GELU, 4 |s| for GELU_TANH with F = 1 / (1 + exp(-s)), 2 |x| for SILU, 4 |s| for
+//           SWIGLU_CLAMPED with s = 1.702 x; that kind adds u |y|. F(-|x|) is 0 for RELU2, whose act(x) is infinite
+//           from 2^64 on.
 //           The second term is the rounding of an exponent, which shows in the negative tail; the
 //           next two are subnormal intermediates. bf16 and f16 add an eighth of what rounding to
 //           them may lose of |x F(-|x|) up|, as in matmul, and 2^-118 |up|: a tail below 2^-126
 //           may be 0. Bitwise repeatable, batch-invariant.
 // NaN       NaN gives NaN, +inf gives +inf, -inf gives 0 (NONE: -inf), and no finite x gives NaN.
-//           An infinite up gives NaN where act(x) is 0, also where its tail has become 0.
+//           An infinite up gives NaN where act(x) is 0, also where its tail has become 0. SWIGLU_CLAMPED: +inf
+//           counts as 7 in x and up, -inf as -7 in up, and min and clamp keep NaN, as torch.clamp does in the gpt-oss of
+//           OpenAI and of transformers. An infinite act(x) of RELU2 gives NaN where up is 0.
 // CUDA      f32, bf16, f16; the same bounds and guarantees, on one kind of card.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Hendrycks, Gimpel: Gaussian error linear units, arXiv:1606.08415. Shazeer: GLU variants
@@ -57,11 +65,13 @@ TSR_API tsr_status tsr_activation_forward_prepare(tsr_context *ctx,
                                                   const tsr_activation_forward_args *args,
                                                   size_t *workspace_bytes);
 
-// dx = dy act'(x), or dx = dy act'(x) up and dup = dy act(x) where up is given: both up and dup, or neither.
+// dx = dy act'(x), or dx = dy act'(x) gate(up) and dup = dy act(x) gate'(up) where up is given: both up and dup, or neither.
+// gate'(up) is 1. For SWIGLU_CLAMPED act'(x) is 0 for x > 7 and gate'(up) is 0 for |up| > 7; at 7 and -7, as in torch, the
+// gradient passes. A NaN x makes dx and dup NaN, a NaN up dx alone, as with every kind (torch: its own gradient is 0).
 //
 // For the experts of a mixture, whose rows have weights, with w the row's weight (1 if row_weights is absent) and up 1 if
 // absent, also
-//   dx = w dy act'(x) up, dup = w dy act(x)
+//   dx = w dy act'(x) up, dup = w dy act(x) gate'(up)
 //   weighted_y = w act(x) up           what the next matrix was multiplied by, for its gradient
 //   drow_weights = sum over the row's columns of dy act(x) up
 //
@@ -73,8 +83,8 @@ TSR_API tsr_status tsr_activation_forward_prepare(tsr_context *ctx,
 //             u (4 (F(x) + |x F'(x)|) + (12 + k) (F(-|x|) + |x F'(x)|)),
 //           which is absolute near the zero of act'; bf16 and f16 add an eighth of what rounding may
 //           lose of F(-|x|) + |x F'(x)|. Subnormal numbers add 2^-140 |dy up| + 2^-147 |up| +
-//           2^-149, for bf16 and f16 2^-118 |dy up|. act' is 1 at +inf and 0 at -inf; RELU's is 0 at
-//           0. Otherwise as forward.
+//           2^-149, for bf16 and f16 2^-118 |dy up|. act' is 1 at +inf (RELU2: inf, from 2^127 on) and 0 at -inf; RELU's
+//           is 0 at 0. SWIGLU_CLAMPED adds u |dx|. Otherwise as forward.
 //           With row_weights, w dy and act(x) up are rounded to fp32 first, and an overflow there stays infinite. The bounds of
 //           dx and dup then have |w dy| for |dy|, u more of the result, and 2^-149 more of |act' up| and of |act(x)|. With E
 //           the bound of forward's y, without the rounding to dtype, the errors are

@@ -22,7 +22,8 @@ typedef enum tsr_matmul_math {
 //
 //   v = alpha op(a) op(b) + bias          always; alpha is 1 unless has_alpha
 //   v = act(v)                            activation
-//   v = v (alpha op(a) op(b_up))          b_up given: SwiGLU, GeGLU over separate gate (b) and up weights
+//   v = v gate(alpha op(a) op(b_up))      b_up given: SwiGLU, GeGLU over separate gate (b) and up weights; gate(up) is up,
+//                                         but for SWIGLU_CLAMPED, which needs b_up (tessera/activation.h)
 //   v = v + residual                      residual given
 //   c = c + v or v                        accumulate or not
 //
@@ -112,14 +113,16 @@ TSR_API tsr_status tsr_matmul_forward_prepare(tsr_context *ctx, const tsr_matmul
 //
 // Optional  da, db, dbias: an absent one is not computed. dbias: f32 or a's dtype. With shared b (no
 //           batch dimensions) db and dbias sum over the batch.
-// Gated     call this twice, once for each product, with the gradients that tsr_activation_backward gives.
+// Gated     call this twice, once for each product, with the gradients that tsr_activation_backward gives. So SWIGLU_CLAMPED
+//           is INVALID_ARGUMENT here.
 // Dtypes    a and b f32, bf16 or f16; dc, preact, da, db: a's dtype. With an activation g is stored in that dtype.
 // Aliasing  none: da, db and dbias must not overlap a, b, preact, dc or each other.
 // Numerics  with L the number of terms of an element's sum (n for da, m for db; m batches for dbias and
 //           the db of a shared b), the error is
 //             1.13 (r + (8 + 4 sqrt(L)) 2^-24) (sum of the |dc| |factor|),
-//           plus rounding to dtype. 1.13 bounds the slope of an activation, and r = 24 2^-24 + the unit roundoff of
-//           a's dtype is the error of g as stored; without an activation read 1 and 0 for them. With an activation
+//           plus rounding to dtype. 1.13 bounds the slope of an activation; for RELU2 read 2 max(preact, 0), each term's
+//           own. r = 24 2^-24 + the unit roundoff of a's dtype is the error of g as stored; without an activation read
+//           1 and 0 for them. With an activation
 //           f16 adds 2^-25 for each g; bf16 adds 2^-126 (|g| + |factor| + 2) for each term. Bitwise
 //           repeatable, for any number of threads too; da is batch-invariant under TSR_BATCH_INVARIANT.
 // Otherwise as forward.

@@ -14,7 +14,7 @@ extern "C" {
 //
 //   v = alpha a_i b[g] + bias[g]          alpha is 1 unless has_alpha
 //   v = act(v)                            activation
-//   v = v (alpha a_i b_up[g])             b_up given: SwiGLU, GeGLU over separate gate (b) and up weights
+//   v = v gate(alpha a_i b_up[g])         b_up given: SwiGLU, GeGLU over separate gate (b) and up weights
 //   c_i = c_i + v or v                    accumulate or not
 //
 // Groups    either offsets or counts says which rows belong to a group; both are int32 on the context's device.

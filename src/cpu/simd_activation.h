@@ -73,6 +73,11 @@ SIMD_INLINE vf simd_gelu_tanh_slope(vf t) {
 #define SIMD_GELU_LIMIT 14.5f
 #define SIMD_GELU_TANH_LIMIT 12.0f
 #define SIMD_SILU_LIMIT 110.0f
+#define SIMD_CLAMPED_LIMIT 64.6f
+
+// Of SWIGLU_CLAMPED; NaN stays NaN.
+#define SIMD_CLAMP 7.0f
+#define SIMD_CLAMPED_SLOPE 1.702f
 
 // act(x). NaN gives NaN, +inf gives +inf, -inf gives 0 (NONE: -inf).
 // The result, or its product with other factors, is later rounded to `dtype`. F32 keeps the bounds of
@@ -92,12 +97,29 @@ SIMD_INLINE vf vf_activate_for(tsr_dtype dtype, tsr_activation kind, vf x) {
         t = simd_magnitude_of_number(x, SIMD_SILU_LIMIT);
         q = simd_logistic_tail_for(dtype, t);
         break;
+    case TSR_ACTIVATION_SWIGLU_CLAMPED:
+        x = vf_min(vf_set1(SIMD_CLAMP), x);
+        positive = vf_max(vf_set1(0.0f), x);
+        t = simd_magnitude_of_number(x, SIMD_CLAMPED_LIMIT);
+        q = simd_logistic_tail_for(dtype, t * vf_set1(SIMD_CLAMPED_SLOPE));
+        break;
+    case TSR_ACTIVATION_RELU2: return positive * positive;
     case TSR_ACTIVATION_RELU: return positive;
     default: return x;
     }
     return vf_fnma(t, q, positive);
 }
 SIMD_INLINE vf vf_activate(tsr_activation kind, vf x) { return vf_activate_for(TSR_F32, kind, x); }
+
+// gate(up) and gate'(up): what act(x) is multiplied by.
+SIMD_INLINE vf vf_gate(tsr_activation kind, vf up) {
+    if (kind != TSR_ACTIVATION_SWIGLU_CLAMPED) return up;
+    return vf_max(vf_set1(-SIMD_CLAMP), vf_min(vf_set1(SIMD_CLAMP), up)) + vf_set1(1.0f);
+}
+SIMD_INLINE vf vf_gate_grad(tsr_activation kind, vf up) {
+    if (kind != TSR_ACTIVATION_SWIGLU_CLAMPED) return vf_set1(1.0f);
+    return vf_select_lt(vf_set1(SIMD_CLAMP), vf_abs(up), vf_set1(0.0f), vf_set1(1.0f));
+}
 
 // act(x) and act'(x) in one evaluation. The derivative is 1 at +inf, 0 at -inf and NaN at NaN (NONE: 1).
 SIMD_INLINE vf vf_activate_with_grad_for(tsr_dtype dtype, tsr_activation kind, vf x, vf *grad) {
@@ -121,6 +143,17 @@ SIMD_INLINE vf vf_activate_with_grad_for(tsr_dtype dtype, tsr_activation kind, v
         q = simd_logistic_tail_for(dtype, t);
         rise = t * q, run = one - q;
         break;
+    case TSR_ACTIVATION_SWIGLU_CLAMPED: {
+        const vf clamped = vf_min(vf_set1(SIMD_CLAMP), x);
+        positive = vf_max(zero, clamped);
+        t = simd_magnitude(clamped, SIMD_CLAMPED_LIMIT);
+        q = simd_logistic_tail_for(dtype, t * vf_set1(SIMD_CLAMPED_SLOPE));
+        rise = t * q * (one - q), run = vf_set1(SIMD_CLAMPED_SLOPE);
+        *grad = vf_select_lt(x, zero, vf_fnma(rise, run, q), vf_fma(rise, run, one - q));
+        *grad = vf_select_lt(vf_set1(SIMD_CLAMP), x, zero, *grad);
+        return vf_fnma(t, q, positive);
+    }
+    case TSR_ACTIVATION_RELU2: *grad = positive + positive; return positive * positive;
     case TSR_ACTIVATION_RELU: // for x <= 0 or NaN, `positive` is 0 or NaN
         *grad = vf_select_lt(zero, positive, one, positive);
         return positive;

@@ -150,7 +150,15 @@ def act(kind, v):
         return 0.5 * v * (1 + np.tanh(math.sqrt(2 / math.pi) * (v + 0.044715 * v**3)))
     if kind == "silu":
         return v / (1 + np.exp(-v))
+    if kind == "swiglu_clamped":
+        return np.minimum(v, 7) / (1 + np.exp(-1.702 * np.minimum(v, 7)))
+    if kind == "relu2":
+        return np.maximum(v, 0) ** 2
     return np.maximum(v, 0) if kind == "relu" else v
+
+
+def gate(kind, up):
+    return np.clip(up, -7, 7) + 1 if kind == "swiglu_clamped" else up
 
 
 def act_slope(kind, v):
@@ -187,10 +195,12 @@ def test_matmul(apply, mnk, dtype, transposes):
     check(out["db"], flip(db, transposes[1]), flip(db_bound, transposes[1]), dtype)
 
 
-@pytest.mark.parametrize("kind", ["none", "gelu", "gelu_tanh", "silu", "relu"])
+@pytest.mark.parametrize("kind", ["none", "gelu", "gelu_tanh", "silu", "relu", "relu2", "swiglu_clamped"])
 @pytest.mark.parametrize("dtype", MAIN)
 @pytest.mark.parametrize("is_gated", [False, True])
 def test_matmul_epilogue(apply, kind, dtype, is_gated):
+    if kind == "swiglu_clamped" and not is_gated:
+        pytest.skip("only with b_up")
     m, n, k = 19, 37, 53
     tensors = {"a": draw("a", (m, k), dtype), "b": draw("b", (k, n), dtype, 0.2),
                "bias": draw("bias", (n,), "f32"), "residual": draw("r", (m, n), dtype)}
@@ -199,9 +209,12 @@ def test_matmul_epilogue(apply, kind, dtype, is_gated):
     out = apply("matmul", tensors, "--epilogue", kind)
     v, bound = products(wide(tensors["a"]), wide(tensors["b"]))
     v, bound = v + wide(tensors["bias"]), bound + 2 * U32 * (np.abs(v) + 1)
-    c, bound = act(kind, v), 1.13 * bound + 24 * U32 * np.abs(v)
+    slope = 2 * np.abs(v) + bound if kind == "relu2" else 1.13
+    c, bound = act(kind, v), slope * bound + 24 * U32 * np.maximum(np.abs(v), act(kind, v))
     if is_gated:
         up, up_bound = products(wide(tensors["a"]), wide(tensors["b_up"]))
+        up = gate(kind, up)
+        up_bound = up_bound + U32 * np.abs(up)
         c, bound = c * up, bound * np.abs(up) + np.abs(c) * up_bound + bound * up_bound
     c = c + wide(tensors["residual"])
     check(out["c"], c, bound + 3 * U32 * (np.abs(c) + np.abs(wide(tensors["residual"]))), dtype)
@@ -276,14 +289,16 @@ def test_cross_entropy(apply, shape):
     np.testing.assert_allclose(out["dlogits"], (p - one_hot) * wide(dloss)[..., None], atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["none", "gelu", "gelu_tanh", "silu", "relu"])
+@pytest.mark.parametrize("kind", ["none", "gelu", "gelu_tanh", "silu", "relu", "relu2", "swiglu_clamped"])
 def test_activation(apply, kind):
-    x, up, dy = draw("x", (2, 3, 5)), draw("up", (2, 3, 5)), draw("dy", (2, 3, 5))
+    scale = 6 if kind == "swiglu_clamped" else 1  # beyond the clamps
+    x, up, dy = draw("x", (2, 3, 5), scale=scale), draw("up", (2, 3, 5), scale=scale), draw("dy", (2, 3, 5))
     out = apply("activation", {"x": x, "up": up, "dy": dy}, "--kind", kind)
     assert set(out) == {"y", "dx", "dup"}
-    np.testing.assert_allclose(out["y"], act(kind, wide(x)) * up, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(out["dx"], act_slope(kind, wide(x)) * up * dy, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(out["dup"], act(kind, wide(x)) * dy, rtol=1e-5, atol=1e-6)
+    of_up = np.abs(up) <= 7 if kind == "swiglu_clamped" else 1
+    np.testing.assert_allclose(out["y"], act(kind, wide(x)) * gate(kind, up), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(out["dx"], act_slope(kind, wide(x)) * gate(kind, up) * dy, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(out["dup"], act(kind, wide(x)) * dy * of_up, rtol=1e-5, atol=1e-6)
 
 
 def test_activation_of_weighted_rows(apply):

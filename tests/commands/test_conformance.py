@@ -95,7 +95,9 @@ def layernorm_forward(call, x, residual=None, weight=1, bias=0):
 
 def activate(kind, x):
     erf = np.vectorize(math.erf, otypes=[float])
-    return {"none": lambda: x, "relu": lambda: np.maximum(x, 0), "silu": lambda: x / (1 + np.exp(-x)),
+    sigmoid = lambda v: 1 / (1 + np.exp(-v))
+    return {"none": lambda: x, "relu": lambda: np.maximum(x, 0), "relu2": lambda: np.maximum(x, 0) ** 2,
+            "swiglu_clamped": lambda: np.clip(x, -300, 7) * sigmoid(1.702 * np.clip(x, -300, 7)), "silu": lambda: x / (1 + np.exp(-x)),
             "gelu": lambda: x * 0.5 * (1 + erf(x / math.sqrt(2))),
             "gelu_tanh": lambda: x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))}[kind]()
 
@@ -106,7 +108,8 @@ def matmul_forward(call, a, b, b_up=None, bias=0, residual=0, c=0):
     turn = (lambda t: np.swapaxes(t, -1, -2)) if params["transpose_b"] else lambda t: t
     out = activate(params["activation"], params["alpha"] * (a @ turn(b)) + bias)
     if b_up is not None:
-        out = out * (a @ turn(b_up))
+        up = params["alpha"] * (a @ turn(b_up))
+        out = out * (np.clip(up, -7, 7) + 1 if params["activation"] == "swiglu_clamped" else up)
     return {"c": out + residual + (c if params["accumulate"] else 0)}
 
 

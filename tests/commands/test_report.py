@@ -183,7 +183,8 @@ def test_page_has_its_tables_and_every_number_parses(page):
             float(text)
 
 
-STUDIES = {"length", "length-gqa", "sweep", "grid", "shapes", "batch", "problem", "threads", "overhead"}
+STUDIES = {"length", "length-gqa", "sweep", "grid", "shapes", "batch", "problem", "threads", "overhead",
+           "moe"}
 
 
 def test_page_has_attention_and_scaling(folder, page):
@@ -196,11 +197,14 @@ def test_page_has_attention_and_scaling(folder, page):
     assert studies == STUDIES
     captions = {"Attention by sequence length", "Attention: memory and time",
                 "Attention compared with a reference", "Attention forward and backward",
-                "Scaling over the batch", "Scaling over the problem", "Utilisation"}
+                "Mixture of experts", "Scaling over the batch", "Scaling over the problem", "Utilisation"}
     assert captions <= set(page.captions)
     ids = {chart["id"] for chart in json.loads(dict(page.raw["script"])["data"])["charts"]}
     assert ids >= {"attention-time", "attention-rate", "attention-memory", "attention-speedup",
                    "attention-grid", "scaling", "utilisation"}
+    layers = [r["params"] for r in results if r["study"] == "moe" and r["op"] == "moe_forward"]
+    assert [p["tokens"] / layers[0]["tokens"] for p in layers] == [1, 16, 32]
+    assert len({(p["hidden"], p["intermediate"]) for p in layers}) == 1
     lengths = [r for r in results if r["study"] == "length"]
     assert {r["variant"] for r in lengths} == {"naive", "flash1", "flash2", "tuned"}
     assert {r["params"]["seqlen_q"] for r in lengths} == {256, 512, 1024, 2048, 4096, 8192}

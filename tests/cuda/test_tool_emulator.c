@@ -39,6 +39,9 @@ static const struct emulator_case cases[] = {
     {"rmsnorm_backward", "cuda-sweeps", TSR_BF16, "rows=5 cols=3000 +dweight"},
     {"activation_forward", NULL, TSR_BF16, "rows=7 cols=300 kind=gelu"},
     {"activation_backward", NULL, TSR_BF16, "rows=7 cols=300 kind=silu +up +dup"},
+    {"activation_forward", NULL, TSR_BF16, "rows=7 cols=300 kind=swiglu_clamped +up"},
+    {"activation_backward", NULL, TSR_F32, "rows=7 cols=300 kind=swiglu_clamped +up +dup"},
+    {"activation_backward", NULL, TSR_BF16, "rows=7 cols=300 kind=relu2"},
     {"activation_backward", NULL, TSR_BF16, // a warp to two rows, to one, then a block to a row
      "rows=17 cols=256 kind=silu +up +dup +row_weights +weighted_y +drow_weights"},
     {"activation_backward", NULL, TSR_BF16,

@@ -78,6 +78,93 @@ const struct args_field moe_backward_fields[] = {
 };
 #undef ARGS
 
+#define ARGS tsr_moe_route_forward_args
+const struct args_field moe_route_forward_fields[] = {
+    IN(logits, "qv|bqv", 'x'),
+    IN_OPTIONAL(correction_bias, "v", 's'),
+    OUT(topk_ids, "qs|bqs", 'i'),
+    OUT(topk_weights, "qs|bqs", 's'),
+    OUT_OPTIONAL(tokens_per_expert, "v", 'i'),
+    OUT_OPTIONAL(mean_probs, "v", 's'),
+    OUT_OPTIONAL(load_balance_loss, "1", 's'),
+    OUT_OPTIONAL(z_loss, "1", 's'),
+    OUT_OPTIONAL(usage_variance, "1", 's'),
+    OUT_OPTIONAL(lse, "q|bq", 's'),
+    OUT_OPTIONAL(num_nan_rows, "1", 'i'),
+    ENUM(scoring),
+    INT32(no_renormalize, NULL),
+    FLOAT(routed_scaling),
+    INT32(has_routed_scaling, NULL),
+    INT32(num_groups, NULL),
+    INT32(topk_groups, NULL),
+    ENUM(group_score),
+    ENUM(round_weights),
+    {NULL},
+};
+#undef ARGS
+
+#define ARGS tsr_moe_route_backward_args
+const struct args_field moe_route_backward_fields[] = {
+    IN(logits, "qv|bqv", 'x'),
+    IN(topk_ids, "qs|bqs", 'i'),
+    IN(dtopk_weights, "qs|bqs", 's'),
+    IN_OPTIONAL(tokens_per_expert, "v", 'i'),
+    IN_OPTIONAL(dload_balance_loss, "1", 's'),
+    IN_OPTIONAL(dz_loss, "1", 's'),
+    OUT(dlogits, "qv|bqv", 'x'),
+    ENUM(scoring),
+    INT32(no_renormalize, NULL),
+    FLOAT(routed_scaling),
+    INT32(has_routed_scaling, NULL),
+    {NULL},
+};
+#undef ARGS
+
+#define ARGS tsr_moe_permute_args
+const struct args_field moe_permute_fields[] = {
+    IN(topk_ids, "qs|rqs", 'i'),
+    IN_OPTIONAL(topk_weights, "qs|rqs", 's'),
+    OUT(offsets, "V", 'i'),
+    OUT_OPTIONAL(row_tokens, "c|D", 'i'),
+    OUT_OPTIONAL(row_weights, "c|D", 's'),
+    OUT_OPTIONAL(token_rows, "qs|rqs", 'i'),
+    OUT_OPTIONAL(tokens_per_expert, "v", 'i'),
+    OUT_OPTIONAL(num_dropped, "1", 'i'),
+    INT64(capacity, NULL),
+    INT32(has_capacity, NULL),
+    {NULL},
+};
+#undef ARGS
+
+#define ARGS tsr_moe_combine_forward_args
+const struct args_field moe_combine_forward_fields[] = {
+    IN(rows, "vc", 'x'),
+    IN(token_rows, "qs|bqs", 'i'),
+    IN_OPTIONAL(weights, "qs|bqs", 's'),
+    IN_OPTIONAL(shared, "qc|bqc", 'x'),
+    IN_OPTIONAL(shared_gate, "q|bq", 's'),
+    IN_OPTIONAL(residual, "qc|bqc", 'w'),
+    OUT(y, "qc|bqc", 'x'),
+    {NULL},
+};
+#undef ARGS
+
+#define ARGS tsr_moe_combine_backward_args
+const struct args_field moe_combine_backward_fields[] = {
+    IN(dy, "qc|bqc", 'x'),
+    IN_OPTIONAL(rows, "vc", 'x'),
+    IN_OPTIONAL(token_rows, "qs|bqs", 'i'),
+    IN_OPTIONAL(weights, "qs|bqs", 's'),
+    IN_OPTIONAL(shared, "qc|bqc", 'x'),
+    IN_OPTIONAL(shared_gate, "q|bq", 's'),
+    OUT_OPTIONAL(drows, "vc", 'x'),
+    OUT_OPTIONAL(dweights, "qs|bqs", 's'),
+    OUT_OPTIONAL(dshared, "qc|bqc", 'x'),
+    OUT_OPTIONAL(dshared_gate, "q|bq", 's'),
+    {NULL},
+};
+#undef ARGS
+
 // Without a list, rows has as many rows as there are.
 #define ARGS tsr_moe_bias_backward_args
 const struct args_field moe_bias_backward_fields[] = {

@@ -92,7 +92,10 @@ static void random_gradients(void **state) {
             if (!test_has_isa(isa)) continue;
             memset(&out, POISON, sizeof out);
             assert_ok(tsr_context_create(
-                &TSR_CONTEXT_OPTIONS(.isa = (tsr_isa)isa, .num_threads = 1 + isa), &ctx));
+                &TSR_CONTEXT_OPTIONS(.isa = (tsr_isa)isa, .num_threads = 1 + isa,
+                                     .l3_bytes =
+                                         i % 2 == 0 ? 1 : 1 << 30), // with and without streams
+                &ctx));
             assert_ok(tsr_moe_combine_backward(ctx, &args));
             tsr_context_destroy(ctx);
             check_backward(&c);

@@ -63,6 +63,11 @@ static inline double layer_act(tsr_activation kind, double gate, double up, bool
         break;
     case TSR_ACTIVATION_SILU: y = x / (1 + exp(-x)); break;
     case TSR_ACTIVATION_RELU: y = x > 0 ? x : 0; break;
+    case TSR_ACTIVATION_RELU2: y = x > 0 ? x * x : 0; break;
+    case TSR_ACTIVATION_SWIGLU_CLAMPED: {
+        const double g = fmin(x, 7), u = fmin(fmax(up, -7), 7);
+        return g / (1 + exp(-1.702 * g)) * (u + 1);
+    }
     default: break;
     }
     return is_gated ? y * up : y;

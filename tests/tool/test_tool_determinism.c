@@ -44,8 +44,7 @@ static void strew(struct tool_case *tc, struct rng *rng, int64_t one_of) {
     const struct op_case *c = &tc->tensors.c;
     for (int s = 0; c->spec->slots[s].name != NULL; s++) {
         const tsr_tensor *t = &c->tensor[s];
-        if (!c->is_present[s] || case_role(c, s) == SLOT_OUT || t->dtype == TSR_I32)
-            continue;
+        if (!c->is_present[s] || case_role(c, s) == SLOT_OUT || t->dtype == TSR_I32) continue;
         int64_t index[TSR_MAX_DIMS] = {0}, numel = tsr_tensor_numel(t);
         int64_t bad_col = t->ndim > 0 ? rng_int(rng, 0, t->shape[t->ndim - 1]) : 0;
         int64_t bad_row = t->ndim > 1 ? rng_int(rng, 0, t->shape[t->ndim - 2]) : 0;

@@ -54,6 +54,36 @@ static const struct report_cell *cell_of(const struct report_table *table, int r
     return &table->cells[row * table->num_columns + column];
 }
 
+// A layer with its router's parts, and the dense product with which it is compared.
+static void layers_of_experts(void **state) {
+    (void)state;
+    add("moe_forward", "tokens=64 hidden=512 intermediate=1376 experts=32 top_k=2 +router", "moe",
+        "default", true, 300);
+    report.results.items[0].median_ms = report.results.items[0].graph_ms = 4;
+    report.results.items[0].peak_bytes = 5e6;
+    snprintf(report.results.items[0].scaled_from, 96, "tokens=2048 hidden=4096");
+    add("moe_backward", "tokens=64 hidden=512 intermediate=1376 experts=32 top_k=2 +router +dx",
+        "moe", "default", true, 200);
+    add("matmul_forward", "m=64 n=32 k=512 transpose_b=1", "moe", "tiled", true, 900);
+    add("moe_route_forward", "tokens=64 num_experts=32 top_k=2", "moe", "fused", true, 1);
+    add("moe_route_forward", "tokens=65 num_experts=32 top_k=2", "moe", "fused", true, 1);
+    add("matmul_forward", "m=512 n=512 k=512", NULL, "tiled", true, 400);
+    report.routings[report.num_routings++] = (struct report_routing){64, 1.25, 0.002};
+    report_tables_build(&report, &tables);
+    const struct report_table *table = report_table_find(&tables, "moe");
+    assert_non_null(table);
+    assert_int_equal(table->num_rows, 1);
+    // tokens; forward and backward ms; tokens/s; TFLOP/s; shares of 400; (1 + 1) / 4; losses; MB
+    static const double expected[] = {64, 4, 1, 16000, 300, 75, 50, 50, 1.25, 0.002, 5};
+    for (int i = 0, column = 0; i < COUNT(expected); i++, column++) {
+        if (column == 1) column++;
+        assert_same_number(cell_of(table, 0, column)->number, expected[i]);
+    }
+    assert_string_equal(cell_of(table, 0, 1)->text, "512 × 1376");
+    assert_string_equal(cell_of(table, 0, 12)->text, "tokens=2048 hidden=4096");
+    assert_non_null(strstr(table->note, "% of matmul"));
+}
+
 static void products_by_tile(void **state) {
     (void)state;
     tile(512, "cuda-split", 70);
@@ -265,6 +295,7 @@ static void words_are_no_commands(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(products_by_tile, start, end),
+        cmocka_unit_test_setup_teardown(layers_of_experts, start, end),
         cmocka_unit_test_setup_teardown(shades, start, end),
         cmocka_unit_test_setup_teardown(long_tables_and_short_reports, start, end),
         cmocka_unit_test_setup_teardown(what_is_the_choice, start, end),

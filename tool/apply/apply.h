@@ -100,8 +100,8 @@ const char *apply_notes(const struct apply *apply, char *text, size_t bytes);
 bool apply_is_asked(const struct apply *apply, const char *name);
 // Whether every result that --results names exists; false after a failure.
 bool apply_has_asked(struct apply *apply);
-// Whether a pass should give an output, which has this role in its case. apply_model: the value of which the output is the gradient or the successor,
-// NULL if that is absent.
+// Whether a pass should give an output, which has this role in its case. apply_model: the value of which the output is the
+// gradient or the successor, NULL if that is absent.
 bool apply_is_wanted(struct apply *apply, const struct op_spec *spec, int slot,
                      enum slot_role role);
 const struct apply_value *apply_model(struct apply *apply, const struct slot_spec *slot);

@@ -291,9 +291,9 @@ static int output_shape(struct pass *pass, int slot, int64_t *shape) {
 static bool make_outputs(struct pass *pass, bool is_described) {
     const struct op_spec *spec = pass->c.spec;
     for (int s = 0; spec->slots[s].name != NULL; s++) {
-        if (spec->slots[s].role == SLOT_IN) continue;
-        const char *name = spec->slots[s].name;
         const enum slot_role role = case_role(&pass->c, s);
+        if (role == SLOT_IN) continue;
+        const char *name = spec->slots[s].name;
         pass->c.is_present[s] = apply_is_wanted(pass->apply, spec, s, role);
         if (!pass->c.is_present[s]) continue;
         const struct apply_value *before = pass->bound[s];

@@ -159,7 +159,9 @@ static int add_operations(struct profile *profile, const struct bench_selection 
     for (int i = 0; i < selection->num_options; i++) has_size |= selection->options[i].text != NULL;
     for (int i = 0; i < selection->num_specs; i++) {
         struct op_case *cases;
-        int count = bench_cases(selection, selection->specs[i], NULL, &cases, error, sizeof error);
+        int count = bench_cases(selection, selection->specs[i],
+                                spec_standard(selection->specs[i], profile->device), &cases, error,
+                                sizeof error);
         if (count < 0) return usage_error("profile", "%s", error);
         for (int k = has_size ? 0 : count - 1; k < count; k++) add_step(profile, &cases[k], dtype);
         free(cases);

@@ -50,11 +50,19 @@ struct report_machine {
     int num_levels;
 };
 
+// What the router of a mixture of experts does with random tokens.
+struct report_routing {
+    double tokens, load_balance_loss, usage_variance;
+};
+enum { REPORT_MAX_ROUTINGS = 4 };
+
 struct report {
     const struct report_options *options;
     struct report_machine machine;
     struct result_list results; // one row for each measured variant
     struct verify_report verify;
+    struct report_routing routings[REPORT_MAX_ROUTINGS];
+    int num_routings;
     double seconds;
     bool is_stopped_early; // the time limit ended the measuring before the last shape
     char left_out[512];    // operations without a variant for the device, with commas between
@@ -165,6 +173,7 @@ void table_note(struct report_table *table, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 void tables_build_guides(const struct report *report, struct report_tables *tables);
+void tables_build_moe(const struct report *report, struct report_tables *tables);
 void tables_build_attention(const struct report *report, struct report_tables *tables);
 void tables_build_scaling(const struct report *report, struct report_tables *tables);
 void tables_build_checks(const struct report *report, struct report_tables *tables);

@@ -51,6 +51,8 @@ void walk_all(struct collector *k, visitor *visit, int *count);
 // Matmul by tile, on CUDA.
 void walk_tiles(struct collector *k, visitor *visit, int *count);
 void walk_attention(struct collector *k, visitor *visit, int *count);
+// Mixture of experts at three numbers of tokens (report_moe.c).
+void walk_moe(struct collector *k, visitor *visit, int *count);
 void walk_scaling(struct collector *k, visitor *visit, int *count);
 int count_fewer_threads(struct collector *k); // the number of cases of collect_fewer_threads
 // The study "threads" with fewer threads, and a session for each number; k->session is closed before.

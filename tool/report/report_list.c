@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The cases of the report, in this order: the shapes of the published tables of fused-kernel tutorials (softmax, layer norm,
-// attention), every operation's standard shapes, scaling of some, matmul and its tiles (on a GPU second), the 16-bit types.
+// attention, mixture of experts), every operation's standard shapes, scaling of some, matmul and its tiles (on a GPU second), the 16-bit types.
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,7 +60,9 @@ static void walk_matmul(struct collector *k, visitor *visit, int *count) {
 }
 
 static bool is_in_tutorials(const struct collector *k, const char *op, tsr_dtype dtype) {
-    if (strcmp(op, "matmul_forward") == 0) return true;
+    if (strcmp(op, "matmul_forward") == 0 || strcmp(op, "moe_forward") == 0 ||
+        strcmp(op, "moe_backward") == 0)
+        return true;
     return dtype == row_dtype(k) &&
            (strcmp(op, "softmax_forward") == 0 || strcmp(op, "layernorm_forward") == 0);
 }
@@ -73,10 +75,11 @@ static void walk_others(struct collector *k, visitor *visit, int *count, int fir
         for (int i = 0; op_specs[i] != NULL; i++) {
             const struct op_spec *spec = op_specs[i];
             if (spec->standard == NULL || is_in_tutorials(k, spec->op, dtypes[d])) continue;
+            const char *const *standard = spec_standard(spec, k->options->device);
             int last = 0;
-            while (spec->standard[last + 1] != NULL) last++;
+            while (standard[last + 1] != NULL) last++;
             for (int s = k->options->is_quick ? last : 0; s <= last; s++)
-                add(k, visit, count, spec->op, dtypes[d], spec->standard[s]);
+                add(k, visit, count, spec->op, dtypes[d], standard[s]);
         }
     }
 }
@@ -89,6 +92,7 @@ void walk_all(struct collector *k, visitor *visit, int *count) {
     walk_rows(k, visit, count);
     if (has_products_first) walk_matmul(k, visit, count);
     walk_attention(k, visit, count);
+    walk_moe(k, visit, count);
     walk_others(k, visit, count, 0, 1);
     walk_scaling(k, visit, count);
     if (!has_products_first) walk_matmul(k, visit, count);

@@ -150,6 +150,7 @@ struct op_spec {
     // bench: the parameter strings of the standard shapes, and the variant that speed-ups refer to; on CUDA it is
     // the variant of this name with cuda- in front, if there is one.
     const char *const *standard;
+    const char *const *standard_gpu; // the same on a GPU; NULL: standard
     const char *baseline;
     bool is_composed; // made of other operations, which choose their own variants
 };
@@ -171,6 +172,11 @@ bool spec_is_named(const struct op_spec *spec, const char *name);
 bool spec_names_are_alike(const char *a, const char *b);
 int spec_param(const struct op_spec *spec, const char *name); // index; -1 if none
 int spec_slot(const struct op_spec *spec, const char *name);
+// The standard shapes on a device.
+static inline const char *const *spec_standard(const struct op_spec *spec, tsr_device device) {
+    return device.type != TSR_CPU && spec->standard_gpu != NULL ? spec->standard_gpu
+                                                                : spec->standard;
+}
 // Whether a variant is the baseline on the CPU or on CUDA: "unfused", "cuda-unfused".
 bool spec_is_baseline(const struct op_spec *spec, const char *variant);
 int64_t case_int(const struct op_case *c, const char *name); // aborts on an unknown name

@@ -4,7 +4,8 @@
 
 #include "specs/spec_activation.h"
 
-static const char *const kinds[] = {"none", "gelu", "gelu_tanh", "silu", "relu", NULL};
+static const char *const kinds[] = {"none", "gelu",  "gelu_tanh",      "silu",
+                                    "relu", "relu2", "swiglu_clamped", NULL};
 
 const struct param_spec activation_params[] = {
     {"rows", "rows", PARAM_SIZE, 4096, NULL},
@@ -39,32 +40,50 @@ void activation_draw_sizes(struct rng *rng, struct op_case *c) {
 // ---- The functions as F(x): x F(x) ------------------------------------------------------------
 
 struct parts activation_parts(tsr_activation kind, double x) {
+    const bool is_clamped = kind == TSR_ACTIVATION_SWIGLU_CLAMPED;
+    if (is_clamped) x = x > 7 ? 7 : x;
     double t = fabs(x), s = t, ds = 1;
-    if (kind == TSR_ACTIVATION_NONE || kind == TSR_ACTIVATION_RELU || t > 150)
-        return (struct parts){0, 0, 0};
-    if (kind == TSR_ACTIVATION_GELU)
-        return (struct parts){0.5 * erfc(t * sqrt(0.5)), 0.3989422804 * t * exp(-0.5 * t * t),
-                              1.5 * t * t};
-    if (kind == TSR_ACTIVATION_GELU_TANH) {
-        s = 1.5957691216 * (t + 0.044715 * t * t * t);
-        ds = 1.5957691216 * (1 + 3 * 0.044715 * t * t);
+    struct parts at = {.x = x, .whole = x < 0 ? 0 : 1, .more = is_clamped};
+    if (kind == TSR_ACTIVATION_RELU2) at.whole = at.slope = fmax(x, 0);
+    if (kind == TSR_ACTIVATION_NONE || kind == TSR_ACTIVATION_RELU ||
+        kind == TSR_ACTIVATION_RELU2 || t > 150)
+        return at;
+    if (kind == TSR_ACTIVATION_GELU) {
+        at.tail = 0.5 * erfc(t * sqrt(0.5));
+        at.slope = 0.3989422804 * t * exp(-0.5 * t * t);
+        at.loss = 1.5 * t * t;
+    } else {
+        if (is_clamped) s = 1.702 * t, ds = 1.702;
+        if (kind == TSR_ACTIVATION_GELU_TANH) {
+            s = 1.5957691216 * (t + 0.044715 * t * t * t);
+            ds = 1.5957691216 * (1 + 3 * 0.044715 * t * t);
+        }
+        at.tail = exp(-s) / (1 + exp(-s));
+        at.slope = t * at.tail * (1 - at.tail) * ds;
+        at.loss = kind == TSR_ACTIVATION_SILU ? 2 * s : 4 * s;
     }
-    double tail = exp(-s) / (1 + exp(-s));
-    return (struct parts){tail, t * tail * (1 - tail) * ds,
-                          kind == TSR_ACTIVATION_GELU_TANH ? 4 * s : 2 * s};
+    at.whole = x < 0 ? at.tail : 1 - at.tail;
+    return at;
 }
 
-double activation_value_bound(const struct parts *at, double x, double value, double factor,
-                              double eighth) {
-    double tail = fmin(fabs(x), 150) * at->tail * fabs(factor);
-    return u32 * (2 * fabs(value) + (8 + at->loss) * tail) + eighth * tail +
+double activation_value_bound(const struct parts *at, double value, double factor, double eighth) {
+    double tail = fmin(fabs(at->x), 150) * at->tail * fabs(factor);
+    return u32 * ((2 + at->more) * fabs(value) + (8 + at->loss) * tail) + eighth * tail +
            (eighth > 0 ? 0x1p-118 : 0x1p-140) * fabs(factor) + 0x1p-149;
 }
 
 double activation_value(tsr_activation kind, double x) {
     struct parts at = activation_parts(kind, x);
     if (kind == TSR_ACTIVATION_NONE) return x;
-    return fmax(x, 0) - fmin(fabs(x), 150) * at.tail;
+    if (kind == TSR_ACTIVATION_RELU2) return fmax(x, 0) * fmax(x, 0);
+    return fmax(at.x, 0) - fmin(fabs(at.x), 150) * at.tail;
+}
+
+double activation_gate(tsr_activation kind, double up, double *slope) {
+    *slope = 1;
+    if (kind != TSR_ACTIVATION_SWIGLU_CLAMPED) return up;
+    *slope = fabs(up) > 7 ? 0 : 1;
+    return (up > 7 ? 7 : up < -7 ? -7 : up) + 1;
 }
 
 // ---- Forward: x, up -> y ----------------------------------------------------------------------
@@ -93,6 +112,8 @@ double activation_flops(const struct op_case *c) {
     case TSR_ACTIVATION_GELU: return 36;
     case TSR_ACTIVATION_GELU_TANH: return 20;
     case TSR_ACTIVATION_SILU: return 16;
+    case TSR_ACTIVATION_SWIGLU_CLAMPED: return 21;
+    case TSR_ACTIVATION_RELU2: return 2;
     default: return 1;
     }
 }
@@ -103,7 +124,7 @@ static double forward_flops(const struct op_case *c) {
 
 static void forward_randomize(struct rng *rng, struct op_case *c) {
     activation_draw_sizes(rng, c);
-    c->is_present[1] = rng_chance(rng, 0.5);
+    c->is_present[1] = rng_chance(rng, 0.5) || kind_of(c) == TSR_ACTIVATION_SWIGLU_CLAMPED;
 }
 
 static void forward_bound(const struct op_case *c, int slot, double *bound) {
@@ -112,10 +133,12 @@ static void forward_bound(const struct op_case *c, int slot, double *bound) {
     const double *x = c->tensor[0].data, *up = case_values(c, "up"), *y = c->tensor[2].data;
     for (int64_t i = 0; i < numel; i++) {
         struct parts at = activation_parts(kind_of(c), x[i]);
-        bound[i] = activation_value_bound(&at, x[i], y[i], up != NULL ? up[i] : 1, eighth);
+        double slope, factor = up != NULL ? activation_gate(kind_of(c), up[i], &slope) : 1;
+        bound[i] = activation_value_bound(&at, y[i], factor, eighth);
     }
 }
 
+#define CLAMPED " kind=swiglu_clamped +up"
 static const struct edge_case forward_edges[] = {
     {"zero rows", "rows=0 cols=5", FILL_NORMAL, LAYOUT_RANDOM},
     {"zero columns", "rows=5 cols=0 +up", FILL_NORMAL, LAYOUT_RANDOM},
@@ -128,6 +151,15 @@ static const struct edge_case forward_edges[] = {
     {"large, gelu_tanh", "rows=9 cols=301 kind=gelu_tanh +up", FILL_LARGE, LAYOUT_RANDOM},
     {"large, silu", "rows=9 cols=301 kind=silu +up", FILL_LARGE, LAYOUT_RANDOM},
     {"large, relu", "rows=9 cols=301 kind=relu +up", FILL_LARGE, LAYOUT_RANDOM},
+    {"large, relu2", "rows=9 cols=301 kind=relu2 +up", FILL_LARGE, LAYOUT_RANDOM},
+    {"huge, relu2", "rows=9 cols=301 kind=relu2", FILL_HUGE, LAYOUT_RANDOM},
+    {"large, swiglu_clamped", "rows=9 cols=301" CLAMPED, FILL_LARGE, LAYOUT_RANDOM},
+    {"infinite, relu2", "rows=40 cols=301 kind=relu2", FILL_INFINITE, LAYOUT_RANDOM},
+    {"infinite, swiglu_clamped", "rows=40 cols=301" CLAMPED, FILL_INFINITE, LAYOUT_RANDOM},
+    {"NaN, relu2", "rows=40 cols=301 kind=relu2 +up", FILL_NAN, LAYOUT_RANDOM},
+    {"NaN, swiglu_clamped", "rows=40 cols=301" CLAMPED, FILL_NAN, LAYOUT_RANDOM},
+    {"the whole tail, swiglu_clamped", "rows=5 cols=4001" CLAMPED, FILL_SPECIAL, LAYOUT_RANDOM},
+    {"at the clamps, swiglu_clamped", "rows=5 cols=401" CLAMPED, FILL_NORMAL, LAYOUT_RANDOM},
     {"huge, gelu_tanh", "rows=9 cols=301 kind=gelu_tanh", FILL_HUGE, LAYOUT_RANDOM},
     {"infinite, gelu", "rows=40 cols=301 kind=gelu", FILL_INFINITE, LAYOUT_RANDOM},
     {"infinite, gelu_tanh", "rows=40 cols=301 kind=gelu_tanh +up", FILL_INFINITE, LAYOUT_RANDOM},
@@ -157,8 +189,16 @@ static const struct edge_case forward_edges[] = {
 bool activation_fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
                      double *values) {
     bool is_gated = c->is_present[spec_slot(c->spec, "up")];
+    if (kind_of(c) == TSR_ACTIVATION_SWIGLU_CLAMPED && fill == FILL_NORMAL) {
+        for (int64_t i = 0; i < case_numel(c, slot); i++) // the clamps themselves too
+            values[i] =
+                rng_chance(rng, 0.1) ? (rng_chance(rng, 0.5) ? 7 : -7) : 5 * rng_normal(rng);
+        return true;
+    }
     if (slot != 0 || !(fill == FILL_SPECIAL || (fill == FILL_HUGE && is_gated))) return false;
-    double limit = kind_of(c) == TSR_ACTIVATION_SILU ? 120 : 16;
+    double limit = kind_of(c) == TSR_ACTIVATION_SILU             ? 120
+                   : kind_of(c) == TSR_ACTIVATION_SWIGLU_CLAMPED ? 72
+                                                                 : 16;
     for (int64_t i = 0; i < (int64_t)c->param[0] * (int64_t)c->param[1]; i++)
         values[i] = (2 * rng_uniform(rng) - 1) * limit;
     return true;

@@ -19,17 +19,18 @@ static inline tsr_activation kind_of(const struct op_case *c) {
     return (tsr_activation)(int)c->param[2];
 }
 
-// The parts of the evaluation of x F(x) at x: the tail F(-|x|), the slope |x F'(x)|, and the number of u that
-// the tail loses to the rounding of its exponent.
+// The parts of the evaluation of x F(x): x where it counts (clamped), the tail F(-|x|), F(x), the slope |x F'(x)|, the number
+// of u that the tail loses to the rounding of its exponent, and that of roundings besides.
 struct parts {
-    double tail, slope, loss;
+    double x, tail, whole, slope, loss, more;
 };
 struct parts activation_parts(tsr_activation kind, double x);
 double activation_value(tsr_activation kind, double x);
+// gate(up) and gate'(up).
+double activation_gate(tsr_activation kind, double up, double *slope);
 
 // act(x) factor = max(x, 0) factor - |x| tail factor. Subnormal products lose a part of the smallest
 // normal number, times the factor. 16-bit results also lose the share `eighth` of the tail.
-double activation_value_bound(const struct parts *at, double x, double value, double factor,
-                              double eighth);
+double activation_value_bound(const struct parts *at, double value, double factor, double eighth);
 
 #endif

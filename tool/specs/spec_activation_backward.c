@@ -53,19 +53,19 @@ static double backward_flops(const struct op_case *c) {
 
 static void backward_randomize(struct rng *rng, struct op_case *c) {
     activation_draw_sizes(rng, c);
-    c->is_present[UP] = c->is_present[DUP] = rng_chance(rng, 0.5);
+    c->is_present[UP] = rng_chance(rng, 0.5) || kind_of(c) == TSR_ACTIVATION_SWIGLU_CLAMPED;
+    c->is_present[DUP] = c->is_present[UP];
     bool is_weighted = rng_chance(rng, 0.5);
     c->is_present[ROW_WEIGHTS] = is_weighted && rng_chance(rng, 0.7);
     c->is_present[WEIGHTED_Y] = is_weighted && rng_chance(rng, 0.7);
     c->is_present[DROW_WEIGHTS] = is_weighted && rng_chance(rng, 0.7);
 }
 
-// act' = F + x F', F = tail or 1 - tail.
-static double gradient_bound(const struct parts *at, double x, double dy, double factor,
-                             double eighth) {
-    double whole = x < 0 ? at->tail : 1 - at->tail;
+// act' = F + x F'.
+static double gradient_bound(const struct parts *at, double dy, double factor, double eighth) {
     return u32 * fabs(dy * factor) *
-               (4 * (whole + at->slope) + (12 + at->loss + eighth / u32) * (at->tail + at->slope)) +
+               ((4 + at->more) * (at->whole + at->slope) +
+                (12 + at->loss + eighth / u32) * (at->tail + at->slope)) +
            (eighth > 0 ? 0x1p-118 : 0x1p-140) * fabs(dy * factor) + 0x1p-147 * fabs(factor) +
            0x1p-149;
 }
@@ -80,9 +80,9 @@ static void sum_bound(const struct op_case *c, double *bound) {
         double sum = 0, error = 0;
         for (int64_t i = r * cols; i < (r + 1) * cols; i++) {
             struct parts at = activation_parts(kind_of(c), x[i]);
-            double factor = up != NULL ? up[i] : 1;
+            double slope, factor = up != NULL ? activation_gate(kind_of(c), up[i], &slope) : 1;
             double y = activation_value(kind_of(c), x[i]) * factor;
-            error += fabs(dy[i]) * activation_value_bound(&at, x[i], y, factor, eighth);
+            error += fabs(dy[i]) * activation_value_bound(&at, y, factor, eighth);
             sum += fabs(dy[i] * y);
         }
         bound[r] = error + additions * u32 * sum + (double)cols * 0x1p-149;
@@ -100,19 +100,19 @@ static void backward_bound(const struct op_case *c, int slot, double *bound) {
     }
     for (int64_t i = 0; i < numel; i++) {
         struct parts at = activation_parts(kind_of(c), x[i]);
-        double factor = up != NULL ? up[i] : 1, weight = weights != NULL ? weights[i / cols] : 1;
-        double value = activation_value(kind_of(c), x[i]), whole = x[i] < 0 ? at.tail : 1 - at.tail;
+        double factor = 1, of_up = 1, weight = weights != NULL ? weights[i / cols] : 1;
+        if (up != NULL) factor = activation_gate(kind_of(c), up[i], &of_up);
+        double value = activation_value(kind_of(c), x[i]);
         double rounding = weights != NULL ? u32 * fabs(out[i]) : 0, lost = 0;
         if (slot == DUP) {
-            bound[i] = activation_value_bound(&at, x[i], out[i], weight * dy[i], eighth);
+            bound[i] = activation_value_bound(&at, out[i], weight * dy[i] * of_up, eighth);
             lost = fabs(value);
         } else if (slot == WEIGHTED_Y) {
-            bound[i] =
-                fabs(weight) * activation_value_bound(&at, x[i], value * factor, factor, eighth);
+            bound[i] = fabs(weight) * activation_value_bound(&at, value * factor, factor, eighth);
             lost = 1;
         } else {
-            bound[i] = gradient_bound(&at, x[i], weight * dy[i], factor, eighth);
-            lost = (whole + at.slope) * fabs(factor);
+            bound[i] = gradient_bound(&at, weight * dy[i], factor, eighth);
+            lost = (at.whole + at.slope) * fabs(factor);
         }
         bound[i] += rounding + (weights != NULL ? 0x1p-149 * lost : 0);
         if (weights != NULL && fabs(slot == WEIGHTED_Y ? value * factor : weight * dy[i]) > largest)
@@ -121,6 +121,7 @@ static void backward_bound(const struct op_case *c, int slot, double *bound) {
 }
 
 #define GATED " +up +dup"
+#define CLAMPED " kind=swiglu_clamped" GATED
 #define WEIGHTED " +row_weights +weighted_y +drow_weights"
 static const struct edge_case backward_edges[] = {
     {"zero rows", "rows=0 cols=5", FILL_NORMAL, LAYOUT_RANDOM},
@@ -154,6 +155,16 @@ static const struct edge_case backward_edges[] = {
     {"beyond 2^31 elements", "rows=3 cols=33 +up +dup", FILL_NORMAL, LAYOUT_FAR},
     {"beyond 2^31 elements, vectors", "rows=3 cols=256 +up +dup", FILL_NORMAL, LAYOUT_FAR},
     {"one row for all", "rows=17 cols=65 +up +dup", FILL_NORMAL, LAYOUT_REPEATED},
+    {"large, relu2", "rows=9 cols=301 kind=relu2" GATED, FILL_LARGE, LAYOUT_RANDOM},
+    {"infinite, relu2", "rows=40 cols=301 kind=relu2", FILL_INFINITE, LAYOUT_RANDOM},
+    {"NaN, relu2", "rows=40 cols=301 kind=relu2" GATED, FILL_NAN, LAYOUT_RANDOM},
+    {"large, swiglu_clamped", "rows=9 cols=301" CLAMPED, FILL_LARGE, LAYOUT_RANDOM},
+    {"infinite, swiglu_clamped", "rows=40 cols=301" CLAMPED, FILL_INFINITE, LAYOUT_RANDOM},
+    {"NaN, swiglu_clamped", "rows=40 cols=301" CLAMPED, FILL_NAN, LAYOUT_RANDOM},
+    {"the whole tail, swiglu_clamped", "rows=5 cols=4001" CLAMPED, FILL_SPECIAL, LAYOUT_RANDOM},
+    {"at the clamps, swiglu_clamped", "rows=5 cols=401" CLAMPED, FILL_NORMAL, LAYOUT_RANDOM},
+    {"weighted, swiglu_clamped", "rows=9 cols=701" CLAMPED WEIGHTED, FILL_NORMAL, LAYOUT_RANDOM},
+    {"weighted, relu2", "rows=9 cols=701 kind=relu2" WEIGHTED, FILL_NORMAL, LAYOUT_RANDOM},
     {"weighted, zero rows", "rows=0 cols=5 kind=silu" GATED WEIGHTED, FILL_NORMAL, LAYOUT_RANDOM},
     {"weighted, zero columns", "rows=5 cols=0 kind=silu" GATED WEIGHTED, FILL_NORMAL,
      LAYOUT_RANDOM},

@@ -15,7 +15,8 @@ static const tsr_dtype fp8_dtypes[][2] = {{TSR_DTYPE_NONE, TSR_DTYPE_NONE},
 
 static const char *const math_names[] = {"default", "split", "tf32", NULL}; // tsr_matmul_math
 
-const char *const matmul_activations[] = {"none", "gelu", "gelu_tanh", "silu", "relu", NULL};
+const char *const matmul_activations[] = {"none", "gelu",  "gelu_tanh",      "silu",
+                                          "relu", "relu2", "swiglu_clamped", NULL};
 
 #define SIZE_PARAMS                                                                                \
     {"m", "rows of a and c", PARAM_SIZE, 1024, NULL},                                              \
@@ -96,7 +97,7 @@ static void randomize_product(struct rng *rng, struct op_case *c) {
     while (products(c) > MOST);
     for (int i = TRANSPOSE_A; i <= SHARED_B; i++) c->param[i] = rng_chance(rng, 0.4);
     if (c->param[BATCH] == 1) c->param[SHARED_B] = 0;
-    c->param[ACTIVATION] = rng_chance(rng, 0.5) ? 0 : (double)rng_int(rng, 1, 4);
+    c->param[ACTIVATION] = rng_chance(rng, 0.5) ? 0 : (double)rng_int(rng, 1, TSR_ACTIVATION_RELU2);
 }
 
 // ---- Forward ----------------------------------------------------------------------------------
@@ -185,6 +186,8 @@ static void forward_randomize(struct rng *rng, struct op_case *c) {
     c->param[ACCUMULATE] = rng_chance(rng, 0.2);
     c->param[ALPHA] = rng_chance(rng, 0.8) ? 1 : 0.375 * (double)rng_int(rng, -2, 2);
     c->is_present[B_UP] = rng_chance(rng, 0.2);
+    if (c->is_present[B_UP] && rng_chance(rng, 0.3))
+        c->param[ACTIVATION] = TSR_ACTIVATION_SWIGLU_CLAMPED;
     c->is_present[BIAS] = rng_chance(rng, 0.3);
     c->is_present[RESIDUAL] = rng_chance(rng, 0.2);
     if (c->dtype == TSR_F32 && rng_chance(rng, 0.3))
@@ -301,6 +304,8 @@ static const struct edge_case backward_edges[] = {
      LAYOUT_RANDOM},
     {"one element", "m=1 n=1 k=1 +da +db +dbias", FILL_NORMAL, LAYOUT_RANDOM},
     {"linear layer", "m=130 n=67 k=65 transpose_b=1 activation=gelu +da +db +dbias", FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"relu2", "m=40 n=67 k=65 transpose_b=1 activation=relu2 +da +db +dbias", FILL_NORMAL,
      LAYOUT_RANDOM},
     {"both transposed", "m=97 n=65 k=31 transpose_a=1 transpose_b=1 activation=silu +da +db",
      FILL_NORMAL, LAYOUT_RANDOM},

@@ -72,7 +72,8 @@ struct element {
     const double *a, *b, *up;
     int64_t a_step, b_step, k;
     double alpha, bias, residual, y;
-    bool has_activation, is_accumulating, is_fp8, is_fast;
+    tsr_activation activation;
+    bool is_accumulating, is_fp8, is_fast;
     tsr_matmul_math math;
     double tail_loss, sum_loss;
     struct scales a_scale, b_scale, up_scale;
@@ -118,18 +119,30 @@ static double tail_loss(const struct op_case *c, int slot, int activation) {
 }
 
 // With s = |alpha| sum|a b|, the error of the fp32 products is e = (8 + 4 sqrt(k)) u s, plus the losses in dot. The
-// activation multiplies it by its slope (below 1.13) and adds 20 u |v| and tail_loss. A gate adds the relative errors of
-// both factors. Each further sum adds u of its terms.
+// activation multiplies it by its slope (below 1.13; of relu2 2 v, and the error itself) and adds 20 u |v| and tail_loss. A
+// gate adds the relative errors of both factors. Each further sum adds u of its terms.
 static double element_bound(const struct op_case *c, const struct element *e) {
     struct dot d = dot(c, e, e->b, &e->b_scale);
+    const bool is_clamped = e->activation == TSR_ACTIVATION_SWIGLU_CLAMPED;
     double v = e->alpha * d.sum + e->bias;
     double error = fabs(e->alpha) * d.error + 2 * u32 * fabs(v);
-    if (e->has_activation)
+    if (e->activation == TSR_ACTIVATION_RELU2) {
+        error = error * (2 * fmax(v, 0) + error) + 2 * u32 * v * v;
+        v = v * v;
+    } else if (is_clamped && isinf(v)) {
+        v = v > 0 ? 7 : 0;
+        error = 20 * u32 * v;
+    } else if (e->activation != TSR_ACTIVATION_NONE)
         error = steepest * error + 20 * u32 * fabs(v) +
                 e->tail_loss * fabs(v) * 0.5 * erfc(fabs(v) * sqrt(0.5));
     if (e->up != NULL) {
         struct dot gate = dot(c, e, e->up, &e->up_scale);
-        double factor = fabs(e->alpha * gate.sum), up_error = fabs(e->alpha) * gate.error;
+        double up = e->alpha * gate.sum, up_error = fabs(e->alpha) * gate.error;
+        double factor = fabs(up);
+        if (is_clamped) {
+            factor = fabs((up > 7 ? 7 : up < -7 ? -7 : up) + 1);
+            up_error = (isinf(up) ? 0 : up_error) + u32 * factor;
+        }
         error = error * (factor + up_error) + fabs(v) * up_error + 4 * u32 * fabs(v) * factor;
     }
     error += 2 * u32 * fabs(e->residual) + 3 * u32 * fabs(e->y) + tiny;
@@ -155,7 +168,7 @@ void matmul_forward_bound(const struct op_case *c, int slot, double *bound) {
                         .b_step = sb.row,
                         .k = k,
                         .alpha = c->param[ALPHA],
-                        .has_activation = is(c, ACTIVATION),
+                        .activation = (tsr_activation)c->param[ACTIVATION],
                         .tail_loss = tail_loss(c, slot, ACTIVATION),
                         .sum_loss = long_sum_loss(c, slot, k),
                         .is_accumulating = is(c, ACCUMULATE),
@@ -204,7 +217,7 @@ void matmul_grouped_forward_bound(const struct op_case *c, int slot, double *bou
                         .b_step = sb.row,
                         .k = k,
                         .alpha = c->param[GROUPED_ALPHA],
-                        .has_activation = is(c, GROUPED_ACTIVATION),
+                        .activation = (tsr_activation)c->param[GROUPED_ACTIVATION],
                         .tail_loss = tail_loss(c, slot, GROUPED_ACTIVATION),
                         .is_accumulating = is(c, GROUPED_ACCUMULATE)};
     for (int64_t i = 0; i < case_numel(c, slot); i++) bound[i] = 0;
@@ -265,7 +278,8 @@ void matmul_grouped_backward_bound(const struct op_case *c, int slot, double *bo
 // ---- Backward ---------------------------------------------------------------------------------
 
 // Each term of a gradient's sum has an error of w |x y|, w = 1.13 (u + 24 u32), because with an activation g is rounded
-// to the dtype. Sums of length len add (8 + 4 sqrt(len)) u32 of their terms' magnitudes. |g| counts as 1.13 |dc|. bf16
+// to the dtype. Sums of length len add (8 + 4 sqrt(len)) u32 of their terms' magnitudes. |g| counts as 1.13 |dc|, of relu2 as
+// 2 max(preact, 0) |dc|. bf16
 // units count operands and sums below 2^-126 as 0, so a term loses at most 2^-126 times each factor, plus twice 2^-126.
 void matmul_backward_bound(const struct op_case *c, int slot, double *bound) {
     int64_t m = (int64_t)c->param[M], n = (int64_t)c->param[N], k = (int64_t)c->param[K];
@@ -275,10 +289,11 @@ void matmul_backward_bound(const struct op_case *c, int slot, double *bound) {
     struct strides sb = strides_of(k, n, is(c, TRANSPOSE_B), is_shared);
     const double *a = c->tensor[A].data, *b = c->tensor[B].data, *dc = c->tensor[DC].data;
     double u = c->dtype == TSR_BF16 ? 0x1p-8 : c->dtype == TSR_F16 ? 0x1p-11 : u32;
+    const bool is_relu2 = c->param[ACTIVATION] == TSR_ACTIVATION_RELU2;
     double steep = is(c, ACTIVATION) ? steepest : 1, term = is(c, ACTIVATION) ? u + 24 * u32 : 0;
     int64_t numel = case_numel(c, slot);
     int64_t length = slot == DA ? n : m * (is_shared || slot == DBIAS ? num_batches : 1);
-    double factor = steep * (term + (8 + 4 * sqrt((double)length)) * u32);
+    double factor = term + (8 + 4 * sqrt((double)length)) * u32;
     for (int64_t i = 0; i < numel; i++) bound[i] = tiny;
     // g of f16 may be subnormal: an absolute error in each term.
     double subnormal = c->dtype == TSR_F16 && is(c, ACTIVATION) ? 0x1p-25 : 0;
@@ -286,7 +301,9 @@ void matmul_backward_bound(const struct op_case *c, int slot, double *bound) {
     for (int64_t x = 0; x < num_batches; x++)
         for (int64_t i = 0; i < m; i++)
             for (int64_t j = 0; j < n; j++) {
-                double y = fabs(dc[(x * m + i) * n + j]), g = y * factor + subnormal;
+                int64_t at = (x * m + i) * n + j;
+                if (is_relu2) steep = 2 * fmax(((double *)c->tensor[PREACT].data)[at], 0);
+                double y = fabs(dc[at]), g = y * steep * factor + subnormal;
                 if (slot == DBIAS) {
                     bound[j] += g;
                     continue;

@@ -220,8 +220,11 @@ static double forward_flops(const struct op_case *c) {
 
 static void forward_randomize(struct rng *rng, struct op_case *c) {
     grouped_randomize_rows(rng, c);
-    c->param[GROUPED_ACTIVATION] = rng_chance(rng, 0.5) ? 0 : (double)rng_int(rng, 1, 4);
+    c->param[GROUPED_ACTIVATION] =
+        rng_chance(rng, 0.5) ? 0 : (double)rng_int(rng, 1, TSR_ACTIVATION_RELU2);
     c->is_present[GROUPED_B_UP] = rng_chance(rng, 0.3);
+    if (c->is_present[GROUPED_B_UP] && rng_chance(rng, 0.3))
+        c->param[GROUPED_ACTIVATION] = TSR_ACTIVATION_SWIGLU_CLAMPED;
     c->is_present[GROUPED_BIAS] = rng_chance(rng, 0.3);
 }
 
@@ -287,6 +290,11 @@ static const struct edge_case forward_edges[] = {
      FILL_NORMAL, LAYOUT_CONTIGUOUS},
     {"gated, counts", "rows=40 n=70 k=29 groups=4 ragged=1 activation=silu +counts +b_up +bias",
      FILL_NORMAL, LAYOUT_RANDOM},
+    {"relu2", "rows=99 n=72 k=64 groups=3 ragged=1 activation=relu2 +offsets +bias", FILL_NORMAL,
+     LAYOUT_CONTIGUOUS},
+    {"gpt-oss",
+     "rows=99 n=72 k=64 groups=3 ragged=1 activation=swiglu_clamped +offsets +b_up +bias",
+     FILL_NORMAL, LAYOUT_CONTIGUOUS},
     {"accumulate", "rows=99 n=70 k=129 groups=3 ragged=1 accumulate=1 +offsets", FILL_NORMAL,
      LAYOUT_RANDOM},
     {"alpha = 0", "rows=9 n=70 k=30 groups=2 alpha=0 +offsets +bias", FILL_NORMAL, LAYOUT_RANDOM},

@@ -13,7 +13,7 @@ struct trial {
     struct tensors given;  // in the layout under test
     double *bound[SPEC_MAX_SLOTS];
     void *initial[SPEC_MAX_SLOTS]; // SLOT_INOUT: its values before the oracle ran, f64 or i32
-    uint64_t seed, inputs;           // inputs: a hash of their bytes
+    uint64_t seed, inputs;         // inputs: a hash of their bytes
     enum edge_layout layout;
     const char *edge;  // its name, or NULL
     char refusal[512]; // why the trial could not be made

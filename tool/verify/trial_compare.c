@@ -53,8 +53,8 @@ void trial_not_run(struct verdict *verdict, const struct trial *trial, const cha
     say(verdict->obstacle, sizeof verdict->obstacle, trial, variant, ctx, what);
 }
 
-// Error of one element divided by the allowed error, 0 where the contract leaves it undefined; INFINITY if a NaN, an infinity or the sign of one of
-// them is wrong. *error is the distance from the best possible value.
+// Error of one element divided by the allowed error, 0 where the contract leaves it undefined; INFINITY if a NaN, an infinity or
+// the sign of one of them is wrong. *error is the distance from the best possible value.
 static double compare_element(double got, double expected, double bound, struct format format,
                               bool keeps_nan_sign, double *error) {
     *error = 0;

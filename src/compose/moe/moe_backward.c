@@ -11,7 +11,7 @@
 struct between {
     tsr_tensor router_x, logits, dlogits, dlogits_x, dweights; // (T, ...)
     tsr_tensor offsets, counts, row_tokens, token_rows, row_weights, drow_weights;
-    tsr_tensor hidden;    // (rows, hidden): in turn x, dy times weights, dx
+    tsr_tensor hidden;    // (rows, hidden): x, then dx
     tsr_tensor da, dh;    // da: then a times weights
     tsr_tensor dx_sum;    // in fp32, if two products make dx
     tsr_tensor dx_router; // (T, hidden): the router's part of dx
@@ -141,9 +141,19 @@ static void weights_gradient(struct moe_pass *pass, const struct between *b, con
                  .accumulate = pass->p->accumulate);
 }
 
-static void bias_gradient(struct moe_pass *pass, const struct between *b, const tsr_tensor *dc,
-                          const tsr_tensor *dbias) {
-    if (tsri_is_present(dbias)) (void)pass, (void)b, (void)dc; // TODO
+// dbias = the sum of each expert's rows; those of dy by the list, times their weights.
+static void bias_gradients(struct moe_pass *pass, const struct between *b) {
+    const struct moe_problem *p = pass->p;
+    tsr_tensor dgate, dup;
+    moe_split(p, &b->dh, &dgate, &dup);
+    if (tsri_is_present(&p->db_gate))
+        MOE_CALL(pass, moe_bias_backward, .rows = dgate, .offsets = b->offsets,
+                 .dbias = p->db_gate);
+    if (tsri_is_present(&p->db_up))
+        MOE_CALL(pass, moe_bias_backward, .rows = dup, .offsets = b->offsets, .dbias = p->db_up);
+    if (tsri_is_present(&p->db_down))
+        MOE_CALL(pass, moe_bias_backward, .rows = p->dy, .row_tokens = b->row_tokens,
+                 .row_weights = b->row_weights, .offsets = b->offsets, .dbias = p->db_down);
 }
 
 // What the experts got: rows of x by the list, or rows made before the product. On CUDA a copy costs less than what a
@@ -155,7 +165,6 @@ static bool copies_x(const struct moe_problem *p) {
 static void make_gradients(struct moe_pass *pass, const struct between *b) {
     const struct moe_problem *p = pass->p;
     const tsr_tensor on_input = p->options.weights_on_input ? p->topk_weights : none;
-    const tsr_tensor on_output = p->options.weights_on_input ? none : p->topk_weights;
     const tsr_tensor *x = copies_x(p) ? &b->hidden : &p->x;
     const tsr_tensor *x_rows = copies_x(p) ? &none : &b->row_tokens;
     tsr_tensor dgate, dup, both;
@@ -170,12 +179,7 @@ static void make_gradients(struct moe_pass *pass, const struct between *b) {
         weights_gradient(pass, b, x, x_rows, &dgate, &none, &p->dw_gate);
         weights_gradient(pass, b, x, x_rows, &dup, &none, &p->dw_up);
     }
-    bias_gradient(pass, b, &dgate, &p->db_gate);
-    bias_gradient(pass, b, &dup, &p->db_up);
-    if (!tsri_is_present(&p->db_down)) return;
-    MOE_CALL(pass, moe_combine_backward, .dy = p->dy, .token_rows = b->token_rows,
-             .weights = on_output, .drows = b->hidden);
-    bias_gradient(pass, b, &b->hidden, &p->db_down);
+    bias_gradients(pass, b);
 }
 
 // The gradients of x in each row. Weights that are not halves of one tensor take two products, added in fp32.

@@ -123,7 +123,7 @@ void moe_shared_forward(struct moe_pass *pass, const struct moe_shared *s);
 // s->out is the shared expert's part of dx.
 void moe_shared_backward(struct moe_pass *pass, const struct moe_shared *s);
 
-// moe_pass.c
+// moe_run.c
 // Workspace bytes of a pass: the tensors between the parts, and the largest workspace of a part.
 tsr_status moe_workspace(const struct moe_problem *p, const char *variant, uint32_t flags,
                          size_t *bytes);

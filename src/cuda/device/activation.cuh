@@ -14,11 +14,18 @@
 #define ACTIVATION_GELU_TANH 2
 #define ACTIVATION_SILU 3
 #define ACTIVATION_RELU 4
+#define ACTIVATION_RELU2 5
+#define ACTIVATION_SWIGLU_CLAMPED 6
 
 // Beyond these magnitudes t F(-t) is below the smallest subnormal number.
 #define GELU_LIMIT 14.5f
 #define GELU_TANH_LIMIT 12.0f
 #define SILU_LIMIT 110.0f
+#define CLAMPED_LIMIT 64.6f
+
+// Of SWIGLU_CLAMPED.
+#define CLAMP 7.0f
+#define CLAMPED_SLOPE 1.702f
 
 DEVICE float min_or_nan(float a, float b) {
     float y;
@@ -78,6 +85,7 @@ DEVICE float gelu_tanh_argument(float t) { return t * fmaf(t * t, 0.0713548163f,
 DEVICE float gelu_tanh_slope(float t) { return fmaf(t * t, 0.214064449f, 1.59576912f); }
 
 DEVICE float activate(int kind, float x) {
+    if (kind == ACTIVATION_SWIGLU_CLAMPED) x = min_or_nan(x, CLAMP);
     float positive = max_or_nan(x, 0.0f), t, q, unused;
     switch (kind) {
     case ACTIVATION_GELU:
@@ -92,10 +100,24 @@ DEVICE float activate(int kind, float x) {
         t = min_or_nan(fabsf(x), SILU_LIMIT);
         q = logistic_tail(t);
         break;
+    case ACTIVATION_SWIGLU_CLAMPED:
+        t = min_or_nan(fabsf(x), CLAMPED_LIMIT);
+        q = logistic_tail(CLAMPED_SLOPE * t);
+        break;
     case ACTIVATION_RELU: return positive;
+    case ACTIVATION_RELU2: return positive * positive;
     default: return x;
     }
     return fmaf(-t, q, positive);
+}
+
+// gate(up) and gate'(up): what act(x) is multiplied by.
+DEVICE float gate(int kind, float up) {
+    if (kind != ACTIVATION_SWIGLU_CLAMPED) return up;
+    return max_or_nan(min_or_nan(up, CLAMP), -CLAMP) + 1.0f;
+}
+DEVICE float gate_slope(int kind, float up) {
+    return kind == ACTIVATION_SWIGLU_CLAMPED && fabsf(up) > CLAMP ? 0.0f : 1.0f;
 }
 
 #if DTYPE != DTYPE_F32
@@ -132,6 +154,9 @@ DEVICE float activate_rounded(int kind, float x) {
         x = max_or_nan(x, -GELU_TANH_LIMIT);
         return logistic_product(x, x * fmaf(x * x, -0.0713548163f * LOG2_E, -1.59576912f * LOG2_E));
     case ACTIVATION_SILU: x = max_or_nan(x, -SILU_LIMIT); return logistic_product(x, x * -LOG2_E);
+    case ACTIVATION_SWIGLU_CLAMPED:
+        x = min_or_nan(max_or_nan(x, -CLAMPED_LIMIT), CLAMP);
+        return logistic_product(x, x * (-CLAMPED_SLOPE * LOG2_E));
     default: return activate(kind, x);
     }
 }
@@ -158,6 +183,15 @@ DEVICE float activate_with_grad(int kind, float x, float *grad) {
         q = logistic_tail(t);
         slope = t * q * (1.0f - q);
         break;
+    case ACTIVATION_SWIGLU_CLAMPED:
+        positive = min_or_nan(positive, CLAMP);
+        t = min_or_nan(fabsf(min_or_nan(x, CLAMP)), CLAMPED_LIMIT);
+        q = logistic_tail(CLAMPED_SLOPE * t);
+        slope = CLAMPED_SLOPE * t * q * (1.0f - q);
+        *grad = x < 0.0f ? q - slope : (1.0f - q) + slope;
+        if (x > CLAMP) *grad = 0.0f;
+        return fmaf(-t, q, positive);
+    case ACTIVATION_RELU2: *grad = positive + positive; return positive * positive;
     case ACTIVATION_RELU: // for x <= 0 or NaN, `positive` is 0 or NaN
         *grad = positive > 0.0f ? 1.0f : positive;
         return positive;

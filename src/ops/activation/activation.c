@@ -3,8 +3,8 @@
 #include "ops/activation/activation_problem.h"
 
 const char *tsr_activation_name(tsr_activation kind) {
-    static const char *const names[TSR_ACTIVATION_COUNT] = {"none", "gelu", "gelu_tanh", "silu",
-                                                            "relu"};
+    static const char *const names[TSR_ACTIVATION_COUNT] = {
+        "none", "gelu", "gelu_tanh", "silu", "relu", "relu2", "swiglu_clamped"};
     return (unsigned)kind < TSR_ACTIVATION_COUNT ? names[kind] : "unknown activation";
 }
 
@@ -96,6 +96,12 @@ static tsr_status check_kind(const char *op, tsr_activation kind) {
                      (int)kind);
 }
 
+static tsr_status check_gate(const char *op, const struct activation_problem *p) {
+    if (p->is_gated || p->kind != TSR_ACTIVATION_SWIGLU_CLAMPED) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: up is absent, expected a tensor with kind %s", op,
+                     tsr_activation_name(p->kind));
+}
+
 // A tensor of x's dtype and shape.
 static tsr_status check_like_x(const char *op, const char *field, tsr_tensor *t,
                                enum tsri_role role, const tsr_tensor *x, struct tsri_rows *view) {
@@ -126,6 +132,7 @@ static tsr_status check_forward(const tsr_context *ctx, const tsr_activation_for
     TSRI_TRY(tsri_check_float(op, "x", &args->x));
     p->kind = args->kind;
     p->is_gated = tsri_is_present(&args->up);
+    TSRI_TRY(check_gate(op, p));
     if (p->is_gated) TSRI_TRY(check_like_x(op, "up", &args->up, TSRI_IN, &args->x, &p->up));
     TSRI_TRY(check_like_x(op, "y", &args->y, TSRI_OUT, &args->x, &p->y));
     TSRI_TRY(tsri_check_disjoint(op, "y", &args->y, "x", &args->x, true));
@@ -189,6 +196,7 @@ static tsr_status check_backward(const tsr_context *ctx, const tsr_activation_ba
     if (p->is_gated != tsri_is_present(&args->dup))
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s is given without %s, expected both or none",
                          op, p->is_gated ? "up" : "dup", p->is_gated ? "dup" : "up");
+    TSRI_TRY(check_gate(op, p));
     if (p->is_gated) {
         TSRI_TRY(check_like_x(op, "up", &args->up, TSRI_IN, &args->x, &p->up));
         TSRI_TRY(check_like_x(op, "dup", &args->dup, TSRI_OUT, &args->x, &p->dup));

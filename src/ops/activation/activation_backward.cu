@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// dx = dy act'(x) (up), and for gated calls dup = dy act(x), in one pass; all of (rows, cols). dx and dup may each be
-// an input.
+// dx = dy act'(x) (gate(up)), and for gated calls dup = dy act(x) gate'(up), in one pass; all of (rows, cols). dx and dup may
+// each be an input.
 // Floor: x, dy (and up) read once, dx (and dup) written once: 6 bytes an element of bf16, 12 of f32, gated 10 and 20.
 // Limit: memory.
 // Figures: docs/kernels/elementwise.md.
@@ -33,6 +33,10 @@ DEVICE void backward_tile(const struct activation_params *p, long long tile, int
     case ACTIVATION_GELU_TANH: ACTIVATE(ACTIVATION_GELU_TANH);
     case ACTIVATION_SILU: ACTIVATE(ACTIVATION_SILU);
     case ACTIVATION_RELU: ACTIVATE(ACTIVATION_RELU);
+    case ACTIVATION_RELU2: ACTIVATE(ACTIVATION_RELU2);
+#if IS_GATED
+    case ACTIVATION_SWIGLU_CLAMPED: ACTIVATE(ACTIVATION_SWIGLU_CLAMPED);
+#endif
     default: ACTIVATE(ACTIVATION_NONE);
     }
     EACH_SPOT(u) {
@@ -40,10 +44,10 @@ DEVICE void backward_tile(const struct activation_params *p, long long tile, int
         if (IS_GATED) {
             widen_unit(up, up_raw[u], &spots[u], p->grid.cols, &p->up);
             EACH_ELEMENT(i) {
-                x[u][i] *= dy[i];
+                x[u][i] *= dy[i] * gate_slope(p->kind, up[i]);
                 // Halved first: |act'| may exceed 1, and the partial product must not overflow unless the whole product
                 // does.
-                grad[u][i] = dy[i] * (grad[u][i] * 0.5f) * up[i] * 2.0f;
+                grad[u][i] = dy[i] * (grad[u][i] * 0.5f) * gate(p->kind, up[i]) * 2.0f;
             }
             store_unit(x[u], &spots[u], p->grid.cols, &p->dup);
         } else {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = act(x), or act(x) up; all of (rows, cols). A thread loads everything before its first store, and no other thread
+// y = act(x), or act(x) gate(up); all of (rows, cols). A thread loads everything before its first store, and no other thread
 // touches its elements, so y may be an input.
 // Floor: each input read once, y written once: 4 bytes an element of bf16, 8 of f32, gated 6 and 12.
 // Limit: memory; the second floor is instruction issue, about 30 instructions for a bf16 element at the rate of a copy.
@@ -31,11 +31,15 @@ DEVICE void forward_tile(const struct activation_params *p, long long tile, int 
     case ACTIVATION_GELU_TANH: ACTIVATE(ACTIVATION_GELU_TANH);
     case ACTIVATION_SILU: ACTIVATE(ACTIVATION_SILU);
     case ACTIVATION_RELU: ACTIVATE(ACTIVATION_RELU);
+    case ACTIVATION_RELU2: ACTIVATE(ACTIVATION_RELU2);
+#if IS_GATED
+    case ACTIVATION_SWIGLU_CLAMPED: ACTIVATE(ACTIVATION_SWIGLU_CLAMPED);
+#endif
     }
     EACH_SPOT(u) {
         if (IS_GATED) {
             widen_unit(up, up_raw[u], &spots[u], p->grid.cols, &p->up);
-            EACH_ELEMENT(i) x[u][i] *= up[i];
+            EACH_ELEMENT(i) x[u][i] *= gate(p->kind, up[i]);
         }
         store_unit(x[u], &spots[u], p->grid.cols, &p->y);
     }

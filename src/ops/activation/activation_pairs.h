@@ -13,10 +13,12 @@ SIMD_INLINE vf chain(vf dy, vf grad, vf up) {
     return dy * (grad * vf_set1(0.5f)) * up * vf_set1(2.0f);
 }
 
-// ---- Smooth activations in 16 bits ------------------------------------------------------------
+// ---- Smooth activations in 16 bits, whose gate is up itself ------------------------------------------------------------
 
 SIMD_INLINE bool is_smooth_in_16_bits(tsr_dtype dtype, tsr_activation kind) {
-    return VL > 1 && dtype != TSR_F32 && kind != TSR_ACTIVATION_NONE && kind != TSR_ACTIVATION_RELU;
+    return VL > 1 && dtype != TSR_F32 &&
+           (kind == TSR_ACTIVATION_GELU || kind == TSR_ACTIVATION_GELU_TANH ||
+            kind == TSR_ACTIVATION_SILU);
 }
 
 SIMD_INLINE void fetch_far(const char *x) { __builtin_prefetch(simd_far_line((uintptr_t)x), 0, 2); }
@@ -182,6 +184,10 @@ SIMD_INLINE struct gradients gated_gradients(tsr_dtype dtype, tsr_activation kin
 #undef LOAD
     value.a = vf_activate_with_grad_for(dtype, kind, x.a, &grad.a);
     value.b = vf_activate_with_grad_for(dtype, kind, x.b, &grad.b);
+    if (kind == TSR_ACTIVATION_SWIGLU_CLAMPED) {
+        value.a = value.a * vf_gate_grad(kind, up.a), up.a = vf_gate(kind, up.a);
+        value.b = value.b * vf_gate_grad(kind, up.b), up.b = vf_gate(kind, up.b);
+    }
     return (struct gradients){{chain(dy.a, grad.a, up.a), chain(dy.b, grad.b, up.b)},
                               {dy.a * value.a, dy.b * value.b}};
 }

@@ -14,7 +14,8 @@ tsr_status activation_reference_run(tsr_context *ctx, const void *problem,
         void *y = tsri_row(&p->y, r);
         for (int64_t c = 0; c < p->y.cols; c++) {
             double grad, value = tsri_activate(p->kind, tsri_load(dtype, x, c), &grad);
-            tsr_store(dtype, y, c, up != NULL ? value * tsri_load(dtype, up, c) : value);
+            if (up != NULL) value *= tsri_gate(p->kind, tsri_load(dtype, up, c), &grad);
+            tsr_store(dtype, y, c, value);
         }
     }
     return TSR_OK;
@@ -36,9 +37,10 @@ tsr_status activation_reference_backward_run(tsr_context *ctx, const void *probl
         if (has_weights) weight = tsri_load(p->row_weights.dtype, tsri_row(&p->row_weights, r), 0);
         for (int64_t c = 0; c < p->y.cols; c++) {
             double grad, value = tsri_activate(p->kind, tsri_load(dtype, x, c), &grad);
-            double dout = tsri_load(dtype, dy, c), factor = up ? tsri_load(dtype, up, c) : 1;
+            double dout = tsri_load(dtype, dy, c), factor = 1, of_up = 1;
+            if (up != NULL) factor = tsri_gate(p->kind, tsri_load(dtype, up, c), &of_up);
             tsr_store(dtype, dx, c, weight * dout * grad * factor);
-            if (dup != NULL) tsr_store(dtype, dup, c, weight * dout * value);
+            if (dup != NULL) tsr_store(dtype, dup, c, weight * dout * value * of_up);
             if (has_y) tsr_store(dtype, weighted_y, c, weight * value * factor);
             sum += dout * value * factor;
         }

@@ -29,16 +29,23 @@ SIMD_INLINE void act_span(tsr_dtype dtype, tsr_activation kind, bool is_grad, co
 #undef STEP
 }
 
-// out = a b (c), rounded to out_dtype. With is_chain, computed by chain().
-SIMD_INLINE void product_span(tsr_dtype dtype, const float *a, const void *b, const void *c,
-                              tsr_dtype out_dtype, void *out, int64_t length, bool is_streaming) {
+// What a product multiplies a by: gate(up), dy gate(up) by chain(), dy gate'(up), dy, or nothing.
+enum factors { BY_GATE, BY_CHAIN, BY_DY_AND_SLOPE, BY_DY, BY_NOTHING };
+
+SIMD_INLINE void product_span(tsr_dtype dtype, tsr_activation kind, enum factors factors,
+                              const float *a, const void *dy, const void *up, tsr_dtype out_dtype,
+                              void *out, int64_t length, bool is_streaming) {
 #define STEP(access, i, n)                                                                         \
     do {                                                                                           \
         vf value = vf_load_n(a + (i), n);                                                          \
-        if (b != NULL && c != NULL)                                                                \
-            value = chain(vf_get(access, dtype, b, i, n), value, vf_get(access, dtype, c, i, n));  \
-        else if (b != NULL)                                                                        \
-            value = value * vf_get(access, dtype, b, i, n);                                        \
+        if (factors == BY_GATE) value = value * vf_gate(kind, vf_get(access, dtype, up, i, n));    \
+        if (factors == BY_CHAIN)                                                                   \
+            value = chain(vf_get(access, dtype, dy, i, n), value,                                  \
+                          vf_gate(kind, vf_get(access, dtype, up, i, n)));                         \
+        if (factors == BY_DY || factors == BY_DY_AND_SLOPE)                                        \
+            value = value * vf_get(access, dtype, dy, i, n);                                       \
+        if (factors == BY_DY_AND_SLOPE)                                                            \
+            value = value * vf_gate_grad(kind, vf_get(access, dtype, up, i, n));                   \
         vf_put(access, out_dtype, out, i, value, n);                                               \
     } while (0)
     SIMD_FOR_SPAN(length, simd_stream_head(out_dtype, out), is_streaming, STEP);
@@ -58,7 +65,7 @@ SIMD_INLINE void forward_span(tsr_dtype dtype, tsr_activation kind, bool is_gate
     }
 #define VALUE(access, i, n)                                                                        \
     (is_gated ? (vf)(vf_activate(kind, vf_get(access, dtype, x, i, n)) *                           \
-                     vf_get(access, dtype, up, i, n))                                              \
+                     vf_gate(kind, vf_get(access, dtype, up, i, n)))                               \
               : vf_activate(kind, vf_get(access, dtype, x, i, n)))
     SIMD_FOR_VALUES(dtype, y, length, is_streaming, VALUE);
 #undef VALUE
@@ -141,8 +148,11 @@ SIMD_INLINE float *scratch_at(const struct activation_problem *p, float *scratch
     BY_DTYPE(name##_gelu_tanh, CALL(TSR_ACTIVATION_GELU_TANH))                                     \
     BY_DTYPE(name##_silu, CALL(TSR_ACTIVATION_SILU))                                               \
     BY_DTYPE(name##_relu, CALL(TSR_ACTIVATION_RELU))                                               \
+    BY_DTYPE(name##_relu2, CALL(TSR_ACTIVATION_RELU2))                                             \
+    BY_DTYPE(name##_swiglu_clamped, CALL(TSR_ACTIVATION_SWIGLU_CLAMPED))                           \
     static activation_kernel *const name##_by_kind[TSR_ACTIVATION_COUNT] = {                       \
-        name##_none, name##_gelu, name##_gelu_tanh, name##_silu, name##_relu}
+        name##_none, name##_gelu,  name##_gelu_tanh,     name##_silu,                              \
+        name##_relu, name##_relu2, name##_swiglu_clamped}
 
 #define FORWARD(kind) forward_span(dtype, kind, false, p, row, col, length, is_streaming)
 #define FORWARD_GATED(kind) forward_span(dtype, kind, true, p, row, col, length, is_streaming)
@@ -183,18 +193,37 @@ static void act_second_pass(KERNEL_ARGUMENTS) {
 }
 static void grad_pass(KERNEL_ARGUMENTS) { grad_by_kind[p->kind](p, piece, scratch, is_streaming); }
 
-#define PRODUCT(copy, b, c, out_dtype, out, streaming)                                             \
-    product_span(dtype, scratch_at(p, scratch, copy, row, col), b, c, out_dtype, out, length,      \
+// Of SWIGLU_CLAMPED; every other kind has the gate of NONE.
+#define PRODUCT_AS(kind, copy, factors, out_dtype, out, streaming)                                 \
+    product_span(dtype, kind, factors, scratch_at(p, scratch, copy, row, col),                     \
+                 factors > BY_GATE && factors < BY_NOTHING ? at(dtype, &p->dy, row, col) : NULL,   \
+                 factors < BY_DY ? at(dtype, &p->up, row, col) : NULL, out_dtype, out, length,     \
                  streaming)
-#define AT(view) at(dtype, &p->view, row, col)
-BY_DTYPE(multiply_pass, PRODUCT(0, AT(up), NULL, dtype, AT(y), is_streaming))
-BY_DTYPE(round_pass, PRODUCT(0, NULL, NULL, dtype, AT(y), is_streaming))
-BY_DTYPE(chain_pass, PRODUCT(0, AT(dy), p->is_gated ? AT(up) : NULL, TSR_F32,
-                             scratch_at(p, scratch, 0, row, col), false))
-BY_DTYPE(chain_up_pass,
-         PRODUCT(1, AT(dy), NULL, TSR_F32, scratch_at(p, scratch, 1, row, col), false))
-BY_DTYPE(round_dx_pass, PRODUCT(0, NULL, NULL, dtype, AT(y), is_streaming))
-BY_DTYPE(round_dup_pass, PRODUCT(1, NULL, NULL, dtype, AT(dup), is_streaming))
+#define PRODUCT(copy, factors, out_dtype, out, streaming)                                          \
+    do {                                                                                           \
+        if (p->kind == TSR_ACTIVATION_SWIGLU_CLAMPED)                                              \
+            PRODUCT_AS(TSR_ACTIVATION_SWIGLU_CLAMPED, copy, factors, out_dtype, out, streaming);   \
+        else                                                                                       \
+            PRODUCT_AS(TSR_ACTIVATION_NONE, copy, factors, out_dtype, out, streaming);             \
+    } while (0)
+#define SCRATCH(copy) scratch_at(p, scratch, copy, row, col)
+#define CHAIN(factors) PRODUCT(0, factors, TSR_F32, SCRATCH(0), false)
+#define CHAIN_UP(factors) PRODUCT(1, factors, TSR_F32, SCRATCH(1), false)
+BY_DTYPE(multiply_pass, PRODUCT(0, BY_GATE, dtype, at(dtype, &p->y, row, col), is_streaming))
+BY_DTYPE(round_pass, PRODUCT(0, BY_NOTHING, dtype, at(dtype, &p->y, row, col), is_streaming))
+BY_DTYPE(chain_gated_pass, CHAIN(BY_CHAIN))
+BY_DTYPE(chain_plain_pass, CHAIN(BY_DY))
+BY_DTYPE(chain_up_clamped_pass, CHAIN_UP(BY_DY_AND_SLOPE))
+BY_DTYPE(chain_up_plain_pass, CHAIN_UP(BY_DY))
+BY_DTYPE(round_dx_pass, PRODUCT(0, BY_NOTHING, dtype, at(dtype, &p->y, row, col), is_streaming))
+BY_DTYPE(round_dup_pass, PRODUCT(1, BY_NOTHING, dtype, at(dtype, &p->dup, row, col), is_streaming))
+static void chain_pass(KERNEL_ARGUMENTS) {
+    (p->is_gated ? chain_gated_pass : chain_plain_pass)(p, piece, scratch, is_streaming);
+}
+static void chain_up_pass(KERNEL_ARGUMENTS) {
+    (p->kind == TSR_ACTIVATION_SWIGLU_CLAMPED ? chain_up_clamped_pass : chain_up_plain_pass)(
+        p, piece, scratch, is_streaming);
+}
 
 const struct activation_kernels TSRI_KERNEL_TABLE(activation) = {
     .forward = forward,

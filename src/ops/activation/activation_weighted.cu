@@ -49,6 +49,8 @@ DEVICE void weighted_units(const struct activation_weighted_params *p, const str
     case ACTIVATION_GELU_TANH: ACTIVATE(ACTIVATION_GELU_TANH);
     case ACTIVATION_SILU: ACTIVATE(ACTIVATION_SILU);
     case ACTIVATION_RELU: ACTIVATE(ACTIVATION_RELU);
+    case ACTIVATION_RELU2: ACTIVATE(ACTIVATION_RELU2);
+    case ACTIVATION_SWIGLU_CLAMPED: ACTIVATE(ACTIVATION_SWIGLU_CLAMPED);
     default: ACTIVATE(ACTIVATION_NONE);
     }
     EACH_SPOT(u) {
@@ -58,12 +60,13 @@ DEVICE void weighted_units(const struct activation_weighted_params *p, const str
         else
             EACH_ELEMENT(i) up[i] = 1.0f;
         EACH_ELEMENT(i) { // x, grad and dy become dup, dx and weighted_y
-            const float value = x[u][i], scaled = weight[u] * dy[i], y = value * up[i];
+            const float value = x[u][i], scaled = weight[u] * dy[i], of_up = gate(p->kind, up[i]),
+                        y = value * of_up;
             sum[u] = fmaf(dy[i], y, sum[u]);
             dy[i] = weight[u] * y;
-            x[u][i] = scaled * value;
+            x[u][i] = scaled * (value * gate_slope(p->kind, up[i]));
             // Halved first, as in activation_backward.cu.
-            grad[u][i] = scaled * (grad[u][i] * 0.5f) * up[i] * 2.0f;
+            grad[u][i] = scaled * (grad[u][i] * 0.5f) * of_up * 2.0f;
         }
         store_unit(grad[u], &spots[u], p->cols, &p->dx);
         if (p->dup.data != 0) store_unit(x[u], &spots[u], p->cols, &p->dup);

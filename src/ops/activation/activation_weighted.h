@@ -32,10 +32,14 @@ SIMD_INLINE struct weighted_gradients weighted_gradients(tsr_dtype dtype, tsr_ac
     out.dup = (struct vf_pair){scaled.a * value.a, scaled.b * value.b};
     out.y = value;
     if (g->up != NULL) {
-        struct vf_pair up = LOAD(g->up);
-        out.dx.a = chain(scaled.a, grad.a, up.a);
-        out.dx.b = chain(scaled.b, grad.b, up.b);
-        out.y = (struct vf_pair){value.a * up.a, value.b * up.b};
+        struct vf_pair up = LOAD(g->up), gate = {vf_gate(kind, up.a), vf_gate(kind, up.b)};
+        out.dx.a = chain(scaled.a, grad.a, gate.a);
+        out.dx.b = chain(scaled.b, grad.b, gate.b);
+        out.y = (struct vf_pair){value.a * gate.a, value.b * gate.b};
+        if (kind == TSR_ACTIVATION_SWIGLU_CLAMPED) {
+            out.dup.a = out.dup.a * vf_gate_grad(kind, up.a);
+            out.dup.b = out.dup.b * vf_gate_grad(kind, up.b);
+        }
     } else {
         out.dx = (struct vf_pair){scaled.a * grad.a, scaled.b * grad.b};
     }

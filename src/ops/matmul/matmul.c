@@ -155,10 +155,7 @@ static tsr_status check_scales(const char *op, tsr_matmul_forward_args *args,
 
 static tsr_status check_epilogue(const char *op, tsr_matmul_forward_args *args,
                                  struct matmul_problem *p) {
-    if ((unsigned)args->activation >= TSR_ACTIVATION_COUNT)
-        return tsri_fail(TSR_INVALID_ARGUMENT,
-                         "%s: activation is %d, expected a tsr_activation below %d", op,
-                         (int)args->activation, (int)TSR_ACTIVATION_COUNT);
+    TSRI_TRY(matmul_check_activation(op, args->activation, &args->b_up));
     if ((unsigned)args->math >= TSR_MATMUL_MATH_COUNT)
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: math is %d, expected a tsr_matmul_math below %d", op, (int)args->math,

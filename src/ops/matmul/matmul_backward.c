@@ -183,10 +183,7 @@ static tsr_status check_backward(const tsr_context *ctx, const tsr_matmul_backwa
     struct matmul_problem *product = &p->product;
     TSRI_TRY(tsri_check_context(ctx, op));
     TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
-    if ((unsigned)args->activation >= TSR_ACTIVATION_COUNT)
-        return tsri_fail(TSR_INVALID_ARGUMENT,
-                         "%s: activation is %d, expected a tsr_activation below %d", op,
-                         (int)args->activation, (int)TSR_ACTIVATION_COUNT);
+    TSRI_TRY(matmul_check_activation(op, args->activation, NULL));
     TSRI_TRY(tsri_check_tensor(op, "a", &args->a, TSRI_IN));
     TSRI_TRY(tsri_check_float(op, "a", &args->a));
     TSRI_TRY(matmul_check_product(op, &args->a, &args->b, args->transpose_a, args->transpose_b,

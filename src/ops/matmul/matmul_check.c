@@ -151,3 +151,19 @@ struct matmul_matrix matmul_batch(const struct matmul_problem *p, const struct m
     matrix.data += offset * (int64_t)tsr_dtype_bytes(t->dtype);
     return matrix;
 }
+
+tsr_status matmul_check_activation(const char *op, tsr_activation activation,
+                                   const tsr_tensor *b_up) {
+    if ((unsigned)activation >= TSR_ACTIVATION_COUNT)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: activation is %d, expected a tsr_activation below %d", op,
+                         (int)activation, (int)TSR_ACTIVATION_COUNT);
+    if (activation != TSR_ACTIVATION_SWIGLU_CLAMPED) return TSR_OK;
+    if (b_up == NULL)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: activation is %s, expected one without a gate",
+                         op, tsr_activation_name(activation));
+    if (tsri_is_present(b_up)) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT,
+                     "%s: b_up is absent, expected a tensor with activation %s", op,
+                     tsr_activation_name(activation));
+}

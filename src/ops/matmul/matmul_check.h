@@ -23,6 +23,10 @@ tsr_status matmul_check_rows_contiguous(const char *op, const char *field,
 tsr_status matmul_check_side_dtype(const char *op, const char *field, const tsr_tensor *t,
                                    const char *like_field, const tsr_tensor *like);
 
+// b_up: NULL in a call that has none.
+tsr_status matmul_check_activation(const char *op, tsr_activation activation,
+                                   const tsr_tensor *b_up);
+
 // Checks a scale of the fp8 operand `of`: one element, or one for each block of rows x cols, by its rank. Absent scales
 // pass.
 tsr_status matmul_check_scale(const char *op, const char *field, tsr_tensor *t,

@@ -210,10 +210,7 @@ static tsr_status check_forward(const tsr_context *ctx,
     TSRI_TRY(check_rows(op, "c", &args->c, TSRI_OUT, p, &p->m, &p->n, false, &p->c));
     TSRI_TRY(check_accumulate(op, "c", &args->c, &args->a, args->accumulate));
     TSRI_TRY(check_bias(op, &args->bias, &args->a, p));
-    if ((unsigned)args->activation >= TSR_ACTIVATION_COUNT)
-        return tsri_fail(TSR_INVALID_ARGUMENT,
-                         "%s: activation is %d, expected a tsr_activation below %d", op,
-                         (int)args->activation, (int)TSR_ACTIVATION_COUNT);
+    TSRI_TRY(matmul_check_activation(op, args->activation, &args->b_up));
     p->activation = args->activation;
     p->is_accumulating = args->accumulate != 0;
     TSRI_TRY(TSRI_CHECK_FLAG(op, args, alpha));

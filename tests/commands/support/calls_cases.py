@@ -265,7 +265,7 @@ SCALARS = {
     "max_seqlen_q": (lambda r, s: r.randint(1, 12), -1), "max_seqlen_k": (lambda r, s: r.randint(1, r.choice([4, 12, 60])), -1),
     "interleaved": (lambda r, s: 1, None), "num_heads": (lambda r, s: s["num_heads"], 0),
     "num_kv_heads": (lambda r, s: s["num_kv_heads"], 7), "rotary_dim": (lambda r, s: s["rotary_dim"], 3),
-    "kind": (lambda r, s: r.randint(0, 4), None), "activation": (lambda r, s: r.randint(1, 4), None),
+    "kind": (lambda r, s: r.randint(0, 6), None), "activation": (lambda r, s: r.randint(1, 6), None),
     "transpose_a": (lambda r, s: 1, None), "transpose_b": (lambda r, s: 1, None), "accumulate": (lambda r, s: 1, None),
     "fast_accumulate": (lambda r, s: 1, None), "math": (lambda r, s: r.randint(0, 2), None),
     "alpha": (lambda r, s: r.uniform(-2, 2), None), "scale": (lambda r, s: r.uniform(-2, 2), None),

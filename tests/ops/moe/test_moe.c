@@ -22,6 +22,8 @@ static struct layer_options draw_options(uint64_t *seed) {
     if (draw_chance(seed, 0.3)) o.capacity = 1 + (int)(test_bits(seed) % 4);
     if (draw_chance(seed, 0.5))
         o.activation = (tsr_activation)(1 + test_bits(seed) % (TSR_ACTIVATION_COUNT - 1));
+    if (!o.is_gated && o.activation == TSR_ACTIVATION_SWIGLU_CLAMPED)
+        o.activation = TSR_ACTIVATION_RELU2;
     if (o.source == FROM_IDS) return o;
     o.has_correction = draw_chance(seed, 0.3);
     o.is_sigmoid = draw_chance(seed, 0.5);
@@ -190,9 +192,9 @@ static void check_gradients(const struct layer_options *o, struct layer *m, stru
         PART(w_gate, gated),
         PART(w_up, true),
         PART(w_down, true),
-        PART(b_gate, false),
-        PART(b_up, false),
-        PART(b_down, false),
+        PART(b_gate, gated && biased),
+        PART(b_up, biased),
+        PART(b_down, biased),
         PART(shared_w_gate, o->has_shared && gated),
         PART(shared_w_up, o->has_shared),
         PART(shared_w_down, o->has_shared),

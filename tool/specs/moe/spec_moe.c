@@ -253,20 +253,38 @@ static void complete(struct op_case *c) {
 
 // ---- The two descriptions ---------------------------------------------------------------------
 
-// The shapes that other libraries publish.
-#define STANDARD(gated, plain)                                                                     \
-    "tokens=2048 hidden=4096 intermediate=11008 experts=32 top_k=2 +router" plain,                 \
-        "tokens=32768 hidden=4096 intermediate=11008 experts=32 top_k=2 +router" plain,            \
-        "tokens=32768 hidden=1536 intermediate=256 experts=128 top_k=8 +router" gated,             \
-        "tokens=32768 hidden=4096 intermediate=1024 experts=128 top_k=8 +router" gated,            \
-        "tokens=24576 hidden=2048 intermediate=768 experts=128 top_k=8 +router" gated,             \
-        "tokens=4096 hidden=4096 intermediate=14336 experts=8 top_k=2 +router" gated
+// The shapes that other libraries publish, for a GPU, and smaller ones of the same kinds for a CPU.
+#define ROUTED(tokens, hidden, inter, experts, top_k)                                              \
+    "tokens=" #tokens " hidden=" #hidden " intermediate=" #inter " experts=" #experts              \
+    " top_k=" #top_k " +router"
+#define GATED " +w_gate"
+#define PLAIN_GRADIENTS " +dx +drouter +dw_up +dw_down"
+#define GATED_GRADIENTS GATED PLAIN_GRADIENTS " +dw_gate"
 static const char *const forward_standard[] = {
-    STANDARD(" +w_gate", ""),
-    "tokens=64 hidden=2048 intermediate=768 experts=128 top_k=8 +router +w_gate",
-    "tokens=8 hidden=4096 intermediate=14336 experts=8 top_k=2 +router +w_gate", NULL};
+    ROUTED(8, 1024, 3584, 8, 2) GATED,     ROUTED(64, 1024, 384, 128, 8) GATED,
+    ROUTED(512, 512, 1376, 32, 2),         ROUTED(1024, 768, 128, 128, 8) GATED,
+    ROUTED(1024, 1024, 256, 128, 8) GATED, ROUTED(512, 1024, 3584, 8, 2) GATED,
+    ROUTED(2048, 512, 1376, 32, 2),        NULL};
 static const char *const backward_standard[] = {
-    STANDARD(" +w_gate +dx +drouter +dw_gate +dw_up +dw_down", " +dx +drouter +dw_up +dw_down"),
+    ROUTED(512, 512, 1376, 32, 2) PLAIN_GRADIENTS,   ROUTED(1024, 768, 128, 128, 8) GATED_GRADIENTS,
+    ROUTED(1024, 1024, 256, 128, 8) GATED_GRADIENTS, ROUTED(512, 1024, 3584, 8, 2) GATED_GRADIENTS,
+    ROUTED(2048, 512, 1376, 32, 2) PLAIN_GRADIENTS,  NULL};
+static const char *const forward_standard_gpu[] = {ROUTED(8, 4096, 14336, 8, 2) GATED,
+                                                   ROUTED(64, 2048, 768, 128, 8) GATED,
+                                                   ROUTED(2048, 4096, 11008, 32, 2),
+                                                   ROUTED(32768, 1536, 256, 128, 8) GATED,
+                                                   ROUTED(32768, 4096, 1024, 128, 8) GATED,
+                                                   ROUTED(24576, 2048, 768, 128, 8) GATED,
+                                                   ROUTED(4096, 4096, 14336, 8, 2) GATED,
+                                                   ROUTED(32768, 4096, 11008, 32, 2),
+                                                   NULL};
+static const char *const backward_standard_gpu[] = {
+    ROUTED(2048, 4096, 11008, 32, 2) PLAIN_GRADIENTS,
+    ROUTED(32768, 1536, 256, 128, 8) GATED_GRADIENTS,
+    ROUTED(32768, 4096, 1024, 128, 8) GATED_GRADIENTS,
+    ROUTED(24576, 2048, 768, 128, 8) GATED_GRADIENTS,
+    ROUTED(4096, 4096, 14336, 8, 2) GATED_GRADIENTS,
+    ROUTED(32768, 4096, 11008, 32, 2) PLAIN_GRADIENTS,
     NULL};
 
 const struct op_spec moe_forward_spec = {
@@ -292,6 +310,7 @@ const struct op_spec moe_forward_spec = {
     .bound = moe_forward_bound,
     .edges = moe_forward_edges,
     .standard = forward_standard,
+    .standard_gpu = forward_standard_gpu,
 };
 
 const struct op_spec moe_backward_spec = {
@@ -317,4 +336,5 @@ const struct op_spec moe_backward_spec = {
     .bound = moe_backward_bound,
     .edges = moe_backward_edges,
     .standard = backward_standard,
+    .standard_gpu = backward_standard_gpu,
 };

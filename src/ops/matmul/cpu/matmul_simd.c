@@ -23,7 +23,7 @@ SIMD_INLINE void finish_row(tsr_activation kind, const struct matmul_problem *p,
         vf v = vf_get(access, TSR_F32, acc, j, lanes) * alpha;                                     \
         if (p->bias != NULL) v = v + vf_get(access, p->bias_dtype, p->bias, col + (j), lanes);     \
         v = vf_activate(kind, v);                                                                  \
-        if (up != NULL) v = v * (vf_get(access, TSR_F32, up, j, lanes) * alpha);                   \
+        if (up != NULL) v = v * vf_gate(kind, vf_get(access, TSR_F32, up, j, lanes) * alpha);      \
         if (residual != NULL) v = v + vf_get(access, p->residual.dtype, residual, j, lanes);       \
         if (p->is_accumulating) v = v + vf_get(access, p->c.dtype, c, j, lanes);                   \
         vf_put(access, p->c.dtype, c, j, vf_one_nan(v), lanes);                                    \
@@ -43,6 +43,8 @@ static void finish(const struct matmul_problem *p, int64_t row, int64_t col, int
             FINISH(TSR_ACTIVATION_GELU_TANH);
             FINISH(TSR_ACTIVATION_SILU);
             FINISH(TSR_ACTIVATION_RELU);
+            FINISH(TSR_ACTIVATION_RELU2);
+            FINISH(TSR_ACTIVATION_SWIGLU_CLAMPED);
         default: finish_row(TSR_ACTIVATION_NONE, p, row + i, col, n, acc + i * stride, up_row);
         }
 #undef FINISH

@@ -88,6 +88,10 @@ bool matmul_cuda_map_lines(const struct matmul_problem *p, const int64_t *batch,
 // The map of c or residual for the copy engine; false if it cannot move them.
 bool matmul_cuda_map_rows(const struct matmul_problem *p, const struct matmul_matrix *t,
                           struct tsri_tensor_map_args *args);
+// Whether the branch-free ends have this kind; the others take the general one.
+static inline bool matmul_cuda_has_short_end(tsr_activation kind) {
+    return kind <= TSR_ACTIVATION_RELU;
+}
 // The end of a wgmma product whose c has such a map: MATMUL_END_PLAIN and the others.
 int matmul_cuda_wgmma_end(const struct matmul_problem *p);
 // Whether its end has code of its own: at most a bias and an activation, and the copy engine stores c in 16 bits.

@@ -41,7 +41,8 @@ bool matmul_cuda_map_rows(const struct matmul_problem *p, const struct matmul_ma
 int matmul_cuda_wgmma_end(const struct matmul_problem *p) {
     const bool is_16_bits =
         p->c.dtype == (matmul_is_fp8(p->a.dtype) ? matmul_cuda_dtype(p) : p->a.dtype);
-    if (!is_16_bits || p->b_up.data != NULL || p->residual.data != NULL || p->is_accumulating)
+    if (!is_16_bits || p->b_up.data != NULL || p->residual.data != NULL || p->is_accumulating ||
+        !matmul_cuda_has_short_end(p->activation))
         return MATMUL_END_RICH;
     return p->activation == TSR_ACTIVATION_NONE && p->bias == NULL ? MATMUL_END_PLAIN
                                                                    : MATMUL_END_ACTIVATED;

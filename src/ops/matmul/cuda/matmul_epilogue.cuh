@@ -88,7 +88,7 @@ DEVICE void finish(const struct matmul_params *p, const long long index[3], long
     }
     if (is_gated(p)) {
         const float of_up = factor(p, 1);
-        EACH_COL(i) v[i] *= of_up * up[i];
+        EACH_COL(i) v[i] *= gate(p->activation, of_up * up[i]);
     }
     if (p->residual.data != 0) {
         long long at = batch_offset(&p->residual, index) + row * p->residual.line + col;

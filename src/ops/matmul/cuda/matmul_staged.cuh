@@ -66,6 +66,8 @@ DEVICE void pick(float v[PICKED][4], float acc[TILES_M][EIGHTS][4], int number, 
         ACTIVATE_ALL(of, ACTIVATION_GELU_TANH);                                                    \
         ACTIVATE_ALL(of, ACTIVATION_SILU);                                                         \
         ACTIVATE_ALL(of, ACTIVATION_RELU);                                                         \
+        ACTIVATE_ALL(of, ACTIVATION_RELU2);                                                        \
+        ACTIVATE_ALL(of, ACTIVATION_SWIGLU_CLAMPED);                                               \
     }
 DEVICE void activate_all(float v[PICKED][4], int kind, int is_f32) {
 #if DTYPE == DTYPE_F32
@@ -77,6 +79,13 @@ DEVICE void activate_all(float v[PICKED][4], int kind, int is_f32) {
         ACTIVATE_KINDS(activate_rounded);
     }
 #endif
+}
+
+DEVICE void gate_all(float v[PICKED][4], float up[PICKED][4], int kind) {
+    if (kind == ACTIVATION_SWIGLU_CLAMPED) {
+        EACH_VALUE(i) up[i / 4][i % 4] = gate(ACTIVATION_SWIGLU_CLAMPED, up[i / 4][i % 4]);
+    }
+    EACH_VALUE(i) v[i / 4][i % 4] *= up[i / 4][i % 4];
 }
 
 // ---- To a tile ----------------------------------------------------------------------------------

@@ -311,7 +311,7 @@ DEVICE void finish_chunks(const struct matmul_wgmma_params *w, const struct plac
             if (is_gated(p)) {
                 float up[8][4], none[8][2] = {};
                 pick(up, acc, chunk + 1, p->alpha, none);
-                EACH_VALUE(i) v[i / 4][i % 4] *= up[i / 4][i % 4];
+                gate_all(v, up, p->activation);
             }
             finish_chunk(w, place, me, v, &c, number, c.row + down * UNIT,
                          place->col + beside * 64);

@@ -27,7 +27,7 @@ DEVICE void make_quarter(float v[4][4], const struct matmul_params *p, const str
     if (!is_gated(p)) return;
     float up[4][4], none[4][2] = {};
     pick(up, acc, of_b + 2, alpha, none);
-    EACH_VALUE(i) v[i / 4][i % 4] *= up[i / 4][i % 4];
+    gate_all(v, up, p->activation);
 }
 
 // Writes to a staged tile: columns of 16 bits from 32 * part on, or of fp32.

@@ -294,7 +294,7 @@ tsr_status matmul_cuda_split_prepare(tsr_context *ctx, const void *problem,
 // Only a bias and an activation, and c in the operands' dtype.
 static bool is_short(const struct matmul_problem *p) {
     return p->c.dtype == p->a.dtype && p->b_up.data == NULL && p->residual.data == NULL &&
-           !p->is_accumulating;
+           !p->is_accumulating && matmul_cuda_has_short_end(p->activation);
 }
 
 tsr_status matmul_cuda_split_run(tsr_context *ctx, const void *problem,

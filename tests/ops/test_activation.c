@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward of activations with row weights as a mixture's experts call it: x and up are the halves of one tensor's rows and
-// outputs lie in the inputs' memory. Values against SwiGLU's derivatives in double; bits for any address, threads and caches.
+// Activations: backward with row weights as a mixture's experts call it, where x and up are the halves of one tensor's rows and
+// outputs lie in the inputs' memory: values against SwiGLU's derivatives in double, bits for any address, threads and caches. And
+// the clamped gate: at, within and beyond the clamps, and without up.
 #include "test_support.h"
 
 #include <math.h>
@@ -176,6 +177,85 @@ static void bits_of_sums(void **state) {
     }
 }
 
+// What torch's clamp does at, within and beyond the clamps; NaN.
+static void clamped_gates(void **state) {
+    (void)state;
+    static const float xs[] = {7, 7.0000005f, -9, 3, NAN, 2, 1},
+                       ups[] = {2, 2, 7, -7.5f, 1, NAN, -7};
+    enum { COLS = 7 };
+    for (int isa = TSR_ISA_AUTO + 1; isa < TSR_ISA_COUNT; isa++) {
+        float y[COLS], dx[COLS], dup[COLS], ones[COLS];
+        if (!test_has_isa(isa)) continue;
+        tsr_context *ctx;
+        assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.isa = (tsr_isa)isa), &ctx));
+        for (int i = 0; i < COLS; i++) ones[i] = 1;
+        const tsr_tensor x = TSR_TENSOR((void *)xs, TSR_F32, 1, COLS),
+                         up = TSR_TENSOR((void *)ups, TSR_F32, 1, COLS);
+        assert_ok(tsr_activation_forward(
+            ctx,
+            &TSR_ACTIVATION_FORWARD_ARGS(.x = x, .up = up, .y = TSR_TENSOR(y, TSR_F32, 1, COLS),
+                                         .kind = TSR_ACTIVATION_SWIGLU_CLAMPED)));
+        assert_ok(tsr_activation_backward(
+            ctx, &TSR_ACTIVATION_BACKWARD_ARGS(.x = x, .up = up,
+                                               .dy = TSR_TENSOR(ones, TSR_F32, 1, COLS),
+                                               .dx = TSR_TENSOR(dx, TSR_F32, 1, COLS),
+                                               .dup = TSR_TENSOR(dup, TSR_F32, 1, COLS),
+                                               .kind = TSR_ACTIVATION_SWIGLU_CLAMPED)));
+        for (int i = 0; i < COLS; i++) {
+            const double g = xs[i] > 7 ? 7 : (double)xs[i],
+                         u = ups[i] > 7    ? 7
+                             : ups[i] < -7 ? -7
+                                           : (double)ups[i],
+                         f = 1 / (1 + exp(-1.702 * g)), value = g * f,
+                         slope = xs[i] > 7 ? 0 : f + 1.702 * value * (1 - f);
+            if (i == 4 || i == 5) { // NaN in x, then in up
+                assert_true(isnan(y[i]) && isnan(dx[i]) && isnan(dup[i]) == (i == 4));
+                continue;
+            }
+            compare("y", TSR_F32, 0, i, (double)y[i], value * (u + 1), 1);
+            compare("dx", TSR_F32, 0, i, (double)dx[i], slope * (u + 1), 1);
+            compare("dup", TSR_F32, 0, i, (double)dup[i], fabs((double)ups[i]) > 7 ? 0 : value, 1);
+        }
+        assert_true(dx[0] != 0 && dx[1] == 0 && dup[2] != 0 && dup[3] == 0 && dup[6] != 0);
+        tsr_context_destroy(ctx);
+    }
+}
+
+// SWIGLU_CLAMPED exists only with up.
+static void clamped_without_a_gate(void **state) {
+    (void)state;
+    tsr_context *ctx = test_context(1);
+    const tsr_tensor t = TSR_TENSOR(data_of(&pair), TSR_F32, 4, 4),
+                     out = TSR_TENSOR(data_of(&dpair), TSR_F32, 4, 4),
+                     three = TSR_TENSOR(data_of(&upstream), TSR_F32, 1, 4, 4);
+    static int32_t counts[1] = {4};
+    const tsr_activation kind = TSR_ACTIVATION_SWIGLU_CLAMPED;
+    memset(&dpair, POISON, sizeof dpair);
+    assert_status(
+        tsr_activation_forward(ctx, &TSR_ACTIVATION_FORWARD_ARGS(.x = t, .y = out, .kind = kind)),
+        TSR_INVALID_ARGUMENT, "activation_forward: up is absent, expected a tensor");
+    assert_status(tsr_activation_backward(
+                      ctx, &TSR_ACTIVATION_BACKWARD_ARGS(.x = t, .dy = t, .dx = out, .kind = kind)),
+                  TSR_INVALID_ARGUMENT, "activation_backward: up is absent, expected a tensor");
+    assert_status(tsr_matmul_forward(
+                      ctx, &TSR_MATMUL_FORWARD_ARGS(.a = t, .b = t, .c = out, .activation = kind)),
+                  TSR_INVALID_ARGUMENT, "matmul_forward: b_up is absent, expected a tensor");
+    assert_status(
+        tsr_matmul_backward(ctx, &TSR_MATMUL_BACKWARD_ARGS(.a = t, .b = t, .preact = t, .dc = t,
+                                                           .da = out, .activation = kind)),
+        TSR_INVALID_ARGUMENT, "matmul_backward: activation is swiglu_clamped");
+    assert_status(
+        tsr_matmul_grouped_forward(
+            ctx,
+            &TSR_MATMUL_GROUPED_FORWARD_ARGS(.a = three, .b = three,
+                                             .counts = TSR_TENSOR(counts, TSR_I32, 1),
+                                             .c = TSR_TENSOR(data_of(&dpair), TSR_F32, 1, 4, 4),
+                                             .activation = kind)),
+        TSR_INVALID_ARGUMENT, "matmul_grouped_forward: b_up is absent, expected a tensor");
+    assert_true(test_all_bytes_are(&dpair, POISON, sizeof dpair));
+    tsr_context_destroy(ctx);
+}
+
 static void refusals(void **state) {
     (void)state;
     tsr_context *ctx = test_context(1);
@@ -219,6 +299,8 @@ int main(void) {
         cmocka_unit_test(values_and_aliases),
         cmocka_unit_test(bits_of_sums),
         cmocka_unit_test(refusals),
+        cmocka_unit_test(clamped_gates),
+        cmocka_unit_test(clamped_without_a_gate),
     };
-    return cmocka_run_group_tests_name("activation_weighted", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("activation", tests, NULL, NULL);
 }
