@@ -38,9 +38,8 @@ class Job:
             if name in ("targets", "ids"):
                 drawn = torch.randint(self.params["vocab"], given["shape"], device=self.device, dtype=torch.int32)
             elif name == "offsets":  # equal groups
-                count = given["shape"][0] - 1
-                drawn = torch.tensor([self.params["rows"] * g // count for g in range(count + 1)], dtype=torch.int32,
-                                     device=self.device)
+                ends = torch.arange(given["shape"][0]) * self.params["rows"] // (given["shape"][0] - 1)
+                drawn = ends.to(self.device, torch.int32)
             elif given["dtype"] == "i32":  # inputs are filled by the operation's function
                 drawn = torch.zeros(given["shape"], device=self.device, dtype=torch.int32)
             elif given["dtype"] not in self.dtypes:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixture of experts: the rows of each expert, and the sum of a token's rows.
+// Mixture of experts: the rows of each expert, the sum of a token's rows, the gradients of the experts' biases.
 #ifndef TESSERA_MOE_PERMUTE_H
 #define TESSERA_MOE_PERMUTE_H
 
@@ -145,6 +145,46 @@ TSR_API tsr_status tsr_moe_combine_backward(tsr_context *ctx,
 TSR_API tsr_status tsr_moe_combine_backward_prepare(tsr_context *ctx,
                                                     const tsr_moe_combine_backward_args *args,
                                                     size_t *workspace_bytes);
+
+// The gradients of the experts' biases: sums over the rows of each expert.
+//
+//   dbias[e] = sum over rows r of expert e, offsets[e] <= r < offsets[e + 1], of row_weights[r] rows[row_tokens[r]]
+//
+// Shapes    rows (num_source_rows, cols); row_tokens, row_weights (num_rows); offsets (num_experts + 1); dbias (num_experts,
+//           cols). No rows, columns and experts are legal; an expert without rows gets 0.
+// Strides   1 in the last dimension of rows and dbias, any in the others; rows of dbias do not overlap.
+// Dtypes    rows: f32, bf16, f16; dbias: rows' dtype or f32; row_weights f32; f64 throughout on "reference". row_tokens and
+//           offsets int32.
+// Optional  row_tokens: absent, row r is rows[r], and num_rows is num_source_rows. row_weights: absent, each is 1.
+// Rows      Row lists and offsets are those of tsr_moe_permute. A row of rows may occur many times or never. Rows that belong
+//           to no expert are not read, nor are their elements of row_tokens and row_weights.
+// Aliasing  dbias overlaps no input.
+// Numerics  fp32 sums of fused multiply-adds: with n the expert's number of rows the error is at most
+//           2^-24 (8 + 4 sqrt(n)) sum |row_weights rows| + 2^-120, plus the rounding to dtype. The order of the sum depends
+//           on n alone: bitwise repeatable, for any number of threads, and an expert's gradient does not depend on other
+//           experts' rows.
+// NaN       a NaN in a row reaches only its column of its expert, one in row_weights only its expert.
+// Bad offsets  on the CPU offsets that fall or lie outside of [0, num_rows], and an expert's elements of row_tokens outside of
+//           [0, num_source_rows) are INVALID_ARGUMENT, before anything is written. On CUDA the host does not look: each offset
+//           is clamped to [0, num_rows], a row that does not exist adds nothing, and where offsets fall dbias is undefined.
+// CUDA      f32, bf16, f16; up to 2^30 rows, columns and experts; no synchronisation with the host, no atomic additions.
+// Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
+typedef struct tsr_moe_bias_backward_args {
+    TSR_CALL_FIELDS;
+    tsr_tensor rows;        // in  (num_source_rows, cols)
+    tsr_tensor row_tokens;  // in  (num_rows), int32, optional
+    tsr_tensor row_weights; // in  (num_rows), f32, optional
+    tsr_tensor offsets;     // in  (num_experts + 1), int32
+    tsr_tensor dbias;       // out (num_experts, cols)
+} tsr_moe_bias_backward_args;
+
+#define TSR_MOE_BIAS_BACKWARD_ARGS(...)                                                            \
+    ((tsr_moe_bias_backward_args){.size = sizeof(tsr_moe_bias_backward_args), __VA_ARGS__})
+
+TSR_API tsr_status tsr_moe_bias_backward(tsr_context *ctx, const tsr_moe_bias_backward_args *args);
+TSR_API tsr_status tsr_moe_bias_backward_prepare(tsr_context *ctx,
+                                                 const tsr_moe_bias_backward_args *args,
+                                                 size_t *workspace_bytes);
 
 #ifdef __cplusplus
 }

@@ -18,6 +18,7 @@ extern const struct tsri_op tsri_moe_forward_op, tsri_moe_backward_op;
 extern const struct tsri_op tsri_moe_route_forward_op, tsri_moe_route_backward_op;
 extern const struct tsri_op tsri_moe_permute_op;
 extern const struct tsri_op tsri_moe_combine_forward_op, tsri_moe_combine_backward_op;
+extern const struct tsri_op tsri_moe_bias_backward_op;
 extern const struct tsri_op tsri_layernorm_forward_op, tsri_layernorm_backward_op;
 extern const struct tsri_op tsri_rmsnorm_forward_op, tsri_rmsnorm_backward_op;
 
@@ -53,6 +54,7 @@ const struct tsri_op *const tsri_ops[] = {
     &tsri_moe_permute_op,
     &tsri_moe_combine_forward_op,
     &tsri_moe_combine_backward_op,
+    &tsri_moe_bias_backward_op,
     &tsri_layernorm_forward_op,
     &tsri_layernorm_backward_op,
     &tsri_rmsnorm_forward_op,

@@ -32,6 +32,6 @@ extern const struct args_field attention_forward_fields[], attention_backward_fi
 // In args_moe.c.
 extern const struct args_field moe_forward_fields[], moe_backward_fields[],
     moe_route_forward_fields[], moe_route_backward_fields[], moe_permute_fields[],
-    moe_combine_forward_fields[], moe_combine_backward_fields[];
+    moe_combine_forward_fields[], moe_combine_backward_fields[], moe_bias_backward_fields[];
 
 #endif

@@ -164,3 +164,15 @@ const struct args_field moe_combine_backward_fields[] = {
     {NULL},
 };
 #undef ARGS
+
+// Without a list, rows has as many rows as there are.
+#define ARGS tsr_moe_bias_backward_args
+const struct args_field moe_bias_backward_fields[] = {
+    IN(rows, "qc|rc", 'x'),
+    IN_OPTIONAL(row_tokens, "|q", 'i'),
+    IN_OPTIONAL(row_weights, "q", 's'),
+    IN(offsets, "V", 'i'),
+    OUT(dbias, "vc", 'w'),
+    {NULL},
+};
+#undef ARGS

@@ -294,6 +294,7 @@ static const struct args_field rmsnorm_backward_fields[] = {
     X(moe_route_forward) X(moe_route_backward)           \
     X(moe_permute)                                       \
     X(moe_combine_forward) X(moe_combine_backward)       \
+    X(moe_bias_backward)                                 \
     X(layernorm_forward) X(layernorm_backward)           \
     X(rmsnorm_forward) X(rmsnorm_backward)
 // clang-format on

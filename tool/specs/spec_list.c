@@ -23,6 +23,7 @@ extern const struct op_spec moe_route_forward_spec, moe_route_backward_spec;
 extern const struct op_spec moe_forward_spec, moe_backward_spec;
 extern const struct op_spec moe_permute_spec;
 extern const struct op_spec moe_combine_forward_spec, moe_combine_backward_spec;
+extern const struct op_spec moe_bias_backward_spec;
 extern const struct op_spec layernorm_forward_spec, layernorm_backward_spec;
 extern const struct op_spec rmsnorm_forward_spec, rmsnorm_backward_spec;
 
@@ -58,6 +59,7 @@ const struct op_spec *const op_specs[] = {
     &moe_permute_spec,
     &moe_combine_forward_spec,
     &moe_combine_backward_spec,
+    &moe_bias_backward_spec,
     &layernorm_forward_spec,
     &layernorm_backward_spec,
     &rmsnorm_forward_spec,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradient of the routing's logits: a warp takes a token, its logits and the chosen experts' gradients in shared memory. A lane
-// has one chosen expert, then columns of all experts. dlogits may be logits: a token is read before it is written.
+// The gradient of the routing's logits: a warp takes a token. A lane has one chosen expert, then columns of all experts. With
+// losses or raw softmax weights all experts get something, and the logits and their gradients are in shared memory; otherwise only
+// the chosen ones do. dlogits may be logits: a token is read before it is written.
 // Floor: the logits read once and written once, 8 K bytes a token read.
-// Limit: the exponentials, where losses or raw weights need them.
+// Limit: instructions.
 // Figures: docs/kernels/moe.md.
 // The host defines
 //     DTYPE (2: the logits' dtype is known at run time)
@@ -12,22 +13,18 @@
 enum { WARPS = MOE_ROUTE_BACKWARD_WARPS };
 #define EACH_COLUMN(e, p) _Pragma("unroll 4") for (int e = LANE; e < (p)->num_experts; e += 32)
 
-extern __shared__ float rows[]; // x and dx of each warp
+extern __shared__ float rows[]; // x and dx of each warp, where all experts get something
 
 // What all logits get: softmax[e] factor.
 struct of_all {
     float max, sum, factor;
 };
 
-// The gradient of lane k's chosen logit by the weights; id is -1 where there is none. Changes all's factor.
+// The gradient of lane k's chosen logit by the weights; id is -1 and the logit -inf where there is none. Changes all's factor.
 DEVICE float chosen_gradient(const struct moe_route_backward_params *p, long long token, int id,
-                             const float *x, struct of_all *all) {
-    const int is_here = id >= 0;
-    float logit = -INFINITE, g = 0, w, slope;
-    if (is_here) {
-        logit = x[id];
-        g = __fmul_rn(p->dweights[token * p->dweights_stride + LANE], p->scaling);
-    }
+                             float logit, struct of_all *all) {
+    float g = 0, w, slope;
+    if (id >= 0) g = __fmul_rn(p->dweights[token * p->dweights_stride + LANE], p->scaling);
     if (p->is_sigmoid) {
         const float e = moe_exp(logit < 0 ? logit : -logit), per_sum = 1 / (1 + e); // 0 at infinity
         w = (logit < 0 ? e : 1) * per_sum;
@@ -49,26 +46,14 @@ DEVICE float chosen_gradient(const struct moe_route_backward_params *p, long lon
     return logit != -INFINITE ? slope * (g - (p->is_renormalised ? dot : 0)) : 0;
 }
 
-// Adds lane k's gradient to dx[id]. Lanes write their numbers there and read them again: if none lost its own, all ids are
-// different, and they add at once. Otherwise one after the other.
-DEVICE void add_chosen(float *dx, int id, float mine, int top_k) {
-    const int is_here = id >= 0;
-    const float before = is_here ? dx[id] : 0;
-    __syncwarp();
-    if (is_here) dx[id] = (float)LANE;
-    __syncwarp();
-    const int is_lost = is_here && dx[id] != (float)LANE;
-    __syncwarp();
-    if (is_here) dx[id] = before + mine; // of equal ids any
-    if (__any_sync(ALL_LANES, is_lost)) {
-        __syncwarp();
-        if (is_here) dx[id] = before;
-        for (int k = 0; k < top_k; k++) {
-            __syncwarp();
-            if (LANE == k && is_here) dx[id] += mine;
-        }
+// The sum of the numbers of all lanes with this lane's id, in their order.
+DEVICE float add_same(int id, float mine, int top_k) {
+    float sum = 0;
+    for (int k = 0; k < top_k; k++) {
+        const float other = __shfl_sync(ALL_LANES, mine, k);
+        if (__shfl_sync(ALL_LANES, id, k) == id) sum += other;
     }
-    __syncwarp();
+    return sum;
 }
 
 // The gradient of load_balance_loss is slope_P (a - mean), a = tokens_per_expert factor.
@@ -132,6 +117,7 @@ DEVICE void write_token(const struct moe_route_backward_params *p, long long tok
     }
 }
 
+// Where all experts get something, or may.
 DEVICE void take_token(const struct moe_route_backward_params *p, long long token, float *x,
                        float *dx) {
     const int has_balance = p->dbalance_loss != 0, has_z = p->dz_loss != 0;
@@ -158,7 +144,7 @@ DEVICE void take_token(const struct moe_route_backward_params *p, long long toke
             all.sum = add_lanes(all.sum);
             per_sum = 1 / all.sum;
         }
-        if (has_id) mine = chosen_gradient(p, token, id, x, &all);
+        if (has_id) mine = chosen_gradient(p, token, id, id >= 0 ? x[id] : -INFINITE, &all);
         if (has_z)
             all.factor +=
                 (float)(*p->dz_loss * p->z_factor) * (float)(all.max + log_of_sum(all.sum));
@@ -175,20 +161,64 @@ DEVICE void take_token(const struct moe_route_backward_params *p, long long toke
                 }
                 dx[e] = d;
             }
-            __syncwarp();
         }
-        if (has_id) add_chosen(dx, id, mine, p->top_k);
+        mine = add_same(id, mine, p->top_k);
+        __syncwarp();
+        if (id >= 0) mine += dx[id];
+        __syncwarp();
+        if (id >= 0) dx[id] = mine;
+        __syncwarp();
     }
     write_token(p, token, x, dx, is_bad);
     __syncwarp();
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS)
+// Where only the chosen experts get something: the row is read for NaN alone, filled, and then the chosen ones are written.
+DEVICE void take_sparse_token(const struct moe_route_backward_params *p, long long token) {
+    const long long at = token * p->logits_stride, to = token * p->dlogits_stride;
+    const float most = p->is_sigmoid ? INFINITE : 3.402823466e38f; // of logits that are not NaN
+    struct of_all all = {-INFINITE, 0, 0};
+    float logit = -INFINITE, mine = 0;
+    int is_nan = 0, id = -1;
+#define CHECK(value) EACH_COLUMN(e, p) is_nan |= !(value <= most);
+    if (p->dtype == DTYPE_F32) {
+        CHECK(((const float *)p->logits)[at + e])
+    } else if (p->dtype == DTYPE_BF16) {
+        CHECK(float_of_bf16(((const unsigned short *)p->logits)[at + e]))
+    } else {
+        CHECK(float_of_f16(((const unsigned short *)p->logits)[at + e]))
+    }
+    if (LANE < p->top_k) id = p->ids[token * p->ids_stride + LANE];
+    const int has_id = __any_sync(ALL_LANES, id != -1);
+    const int is_wrong = __any_sync(ALL_LANES, id < -1 || id >= p->num_experts);
+    const int is_bad = is_wrong || (has_id && __any_sync(ALL_LANES, is_nan));
+    if (!is_bad && has_id) {
+        if (id >= 0) logit = load_any(p->logits, at + id, p->dtype);
+        mine = add_same(id, chosen_gradient(p, token, id, logit, &all), p->top_k);
+    }
+    __syncwarp(); // dlogits may be logits
+    const float fill = is_bad ? NOT_A_NUMBER : 0;
+    if (p->dtype == DTYPE_F32) {
+        EACH_COLUMN(e, p)((float *)p->dlogits)[to + e] = fill;
+    } else {
+        const unsigned pair =
+            p->dtype == DTYPE_BF16 ? pair_to_bf16(fill, 0.0f) : pair_to_f16(fill, 0.0f);
+        EACH_COLUMN(e, p)((unsigned short *)p->dlogits)[to + e] = (unsigned short)pair;
+    }
+    __syncwarp();
+    if (!is_bad && id >= 0)
+        store_any(p->dlogits, to + id, mine != mine ? NOT_A_NUMBER : mine, p->dtype);
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 5)
     moe_route_backward(const struct moe_route_backward_params p) {
     const int warp = warp_index();
     float *const x = rows + 2 * warp * p.num_experts;
     begin_early();
     const long long step = (long long)gridDim.x * WARPS;
     for (long long t = (long long)blockIdx.x * WARPS + warp; t < p.tokens; t += step)
-        take_token(&p, t, x, x + p.num_experts);
+        if (p.is_dense)
+            take_token(&p, t, x, x + p.num_experts);
+        else
+            take_sparse_token(&p, t);
 }

@@ -5,8 +5,8 @@
 // An expert is 27 operations a round if each lane looks for its largest key and for its column. Instead a key's low bits are
 // replaced by its column, so that all are different: lanes sort theirs by minima and maxima, and a round is one maximum of the
 // warp and a shift in the lane that had it. Two of the chosen keys, or the last of them and the next, that are the same in the
-// other bits are compared in full, by the slow rounds; random f32 logits do this in about one token of 500 at 128 experts.
-// Logits of 16 bits never do, because the bits that are replaced say nothing.
+// other bits are compared in full. If they differ, slow rounds choose: in about one token of 500 of random f32 logits at 128
+// experts. Equal ones are in the right order. Logits of 16 bits need no comparison: the bits that are replaced say nothing.
 #ifndef TSRI_MOE_ROUTE_CHOICE_CUH
 #define TSRI_MOE_ROUTE_CHOICE_CUH
 
@@ -44,6 +44,16 @@ DEVICE void sort_lane(unsigned key[PER_LANE]) {
             }
 }
 
+// The number of column `at` of each lane.
+DEVICE unsigned bits_of(const unsigned bits[PER_LANE], int at) {
+    unsigned mine = 0;
+    EACH(i) {
+        const unsigned other = __shfl_sync(ALL_LANES, bits[i], at % 32);
+        if (at / 32 == i) mine = other;
+    }
+    return mine;
+}
+
 // Lane k < top_k gets the k-th expert. Keys of 0 are never chosen. has_16_bits: keys are those of 16-bit logits. Changes key.
 DEVICE int choose(unsigned key[PER_LANE], int top_k, int has_16_bits) {
     unsigned sorted[PER_LANE], mine = 0, most = 0;
@@ -63,12 +73,16 @@ DEVICE int choose(unsigned key[PER_LANE], int top_k, int has_16_bits) {
     const unsigned below = __shfl_down_sync(ALL_LANES, mine, 1);
     const unsigned next = LANE == top_k - 1 ? most : below;
     const int is_near = LANE < top_k && ((mine ^ next) & ~MOST_COLUMN) == 0;
-    int id = MOST_COLUMN - (int)(mine & MOST_COLUMN);
-    if (!has_16_bits && __any_sync(ALL_LANES, is_near))
-        for (int k = 0; k < top_k; k++) {
-            const int best = take_best(key);
-            if (LANE == k) id = best;
-        }
+    int id = MOST_COLUMN - (int)(mine & MOST_COLUMN), is_wrong = 0;
+    if (!has_16_bits &&
+        __any_sync(ALL_LANES, is_near)) { // beyond the last there may be larger ones
+        const unsigned full = bits_of(key, id), other = __shfl_down_sync(ALL_LANES, full, 1);
+        is_wrong = __any_sync(ALL_LANES, is_near && (LANE == top_k - 1 || full != other));
+    }
+    for (int k = 0; k < top_k && is_wrong; k++) {
+        const int best = take_best(key);
+        if (LANE == k) id = best;
+    }
     return id;
 }
 

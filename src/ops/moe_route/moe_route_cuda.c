@@ -176,6 +176,9 @@ tsr_status moe_route_cuda_backward_run(tsr_context *ctx, const void *problem,
                                        const struct tsri_plan *plan, void *workspace) {
     const struct moe_route_problem *p = problem;
     const double tokens = (double)tsri_max(p->logits.rows, 1);
+    const bool is_dense = p->balance_loss != NULL || p->z_loss != NULL ||
+                          (p->scoring == TSR_MOE_SOFTMAX && !p->is_renormalised);
+    const int rows = is_dense ? 2 * MOE_ROUTE_BACKWARD_WARPS : 0;
     const struct moe_route_backward_params params = {
         .logits = p->logits.data,
         .ids = (const int *)(const void *)p->ids.data,
@@ -194,6 +197,7 @@ tsr_status moe_route_cuda_backward_run(tsr_context *ctx, const void *problem,
         .dtype = (int)p->logits.dtype,
         .is_sigmoid = p->scoring == TSR_MOE_SIGMOID,
         .is_renormalised = p->is_renormalised,
+        .is_dense = is_dense,
         .scaling = p->scaling,
         .balance_factor = moe_num_experts(p) / (tokens * moe_top_k(p) * tokens),
         .z_factor = 2 / tokens,
@@ -201,7 +205,7 @@ tsr_status moe_route_cuda_backward_run(tsr_context *ctx, const void *problem,
     const struct tsri_cuda_launch launch = {
         .num_blocks = plan->num_tasks,
         .num_threads = 32 * MOE_ROUTE_BACKWARD_WARPS,
-        .shared_bytes = 2 * MOE_ROUTE_BACKWARD_WARPS * moe_num_experts(p) * (int)sizeof(float),
+        .shared_bytes = rows * moe_num_experts(p) * (int)sizeof(float),
         .is_early = true,
         .params = &params,
     };

@@ -46,16 +46,6 @@ DEVICE void read_logits(float x[PER_LANE], const unsigned raw[PER_LANE],
     EACH(i) if (COLUMN(i) >= p->num_experts) x[i] = -INFINITE;
 }
 
-// Lane k gets logit id.
-DEVICE float logit_of(const float x[PER_LANE], int id) {
-    float mine = 0;
-    EACH(i) {
-        const float other = __shfl_sync(ALL_LANES, x[i], id % 32);
-        if (id / 32 == i) mine = other;
-    }
-    return mine;
-}
-
 // ---- A token ----------------------------------------------------------------------------------
 
 // Lane k stores the k-th weight, of an expert with logit x. sum, max: of softmax over all experts, where weights need it.
@@ -145,11 +135,12 @@ DEVICE int route_token(const struct moe_route_forward_params *p, long long token
         limit_groups(key, keys, p->num_groups, p->topk_groups, p->num_experts / p->num_groups,
                      p->is_group_max);
     const int id = choose(key, p->top_k, p->is_exact && p->dtype != DTYPE_F32);
-#if PER_LANE > 4
     float logit = 0;
+#if PER_LANE > 4
     if (LANE < p->top_k) logit = load_any(p->logits, token * p->logits_stride + id, p->dtype);
 #else
-    const float logit = logit_of(x, id);
+    EACH(i) key[i] = __float_as_uint(x[i]);
+    logit = __uint_as_float(bits_of(key, id));
 #endif
     store_weight(p, token, logit, max, sum);
     return id;

@@ -44,6 +44,7 @@ struct moe_route_backward_params {
     long long logits_stride, ids_stride, dweights_stride, dlogits_stride, tokens;
     int num_experts, top_k, dtype;
     int is_sigmoid, is_renormalised;
+    int is_dense; // all experts get something: losses or raw softmax weights
     float scaling;
     double balance_factor, z_factor; // of the losses' gradients
 };

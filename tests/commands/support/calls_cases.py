@@ -79,6 +79,7 @@ def draw_sizes(rng, call):
     s["top_k"] = rng.randint(1, min(s["num_experts"] // 2, 32))
     s["leading"] = [few(1, 4) for _ in range(rng.choice([0, 1, 1, 2, 3] + ([4] if "..., " in str(call.fields) else [])))]
     s["num_rows"] = math.prod(s["leading"]) * s["top_k"] + rng.choice([0, 0, rng.randint(0, 9)])
+    s["num_source_rows"] = few(1, 9)
     s["batches"] = [few(1, 3) for _ in range(rng.choice([0, 0, 1, 2, 3]))]
     return s
 
@@ -126,10 +127,12 @@ class Case:
             if forms in self.tensors:
                 return self.tensors[forms].shape
             return self.shape_of(forms, rng) if any(forms in c.fields for c in self.calls) else None
-        if {"offsets", "counts"} & set(self.calls[0].fields) and len(forms) > 1:
+        if {"offsets", "counts"} <= set(self.calls[0].fields) and len(forms) > 1:
             forms = forms[1:] if "counts" in self.tensors or self.sizes.get("has_counts") else forms[:1]
         if name + "_rows" in self.tensors:  # a list of its rows
             forms = [[f"num_{name}_rows", *forms[0][-1:]]]
+        if name == "rows" and "num_source_rows" in forms[0] and "row_tokens" not in self.tensors:
+            forms = [["num_rows", *forms[0][1:]]]
         if any("total" in form for form in forms):
             forms = [form for form in forms if ("total" in form) == self.sizes["is_packed"]]
         if name.endswith("_scale"):
@@ -225,7 +228,7 @@ def indices(rng, case, name, shape):
             offsets[-1] = 99
         return offsets
     if name == "offsets":
-        return ascending(rng, shape[0] - 1, s["rows"])
+        return ascending(rng, shape[0] - 1, s["num_rows" if "dbias" in case.field_names else "rows"])
     if name == "page_table":
         pages = list(range(s["num_pages"]))
         rng.shuffle(pages)
@@ -235,7 +238,7 @@ def indices(rng, case, name, shape):
         return below(capacity + 1)
     high = {"seqused_k": s["seqlen_k"] + 1, "positions": s["num_positions"], "ids": s["vocab"], "targets": s["vocab"],
             "topk_ids": s["num_experts"], "token_rows": s["num_rows"], "tokens_per_expert": 30, "counts": s["rows"] + 1,
-            "a_rows": s["num_a_rows"], "dc_rows": s["num_dc_rows"]}[name]
+            "a_rows": s["num_a_rows"], "dc_rows": s["num_dc_rows"], "row_tokens": s["num_source_rows"]}[name]
     values = below(high)
     if name in ("topk_ids", "token_rows"):
         values[below(8).reshape(shape) == 0] = -1

@@ -33,20 +33,23 @@ static tsr_moe_route_forward_args forward_args(struct buffers *b, int rule, int 
     return args;
 }
 
-// Whole numbers, of which many are equal, also 0 and -0; numbers from 1 in steps of an ulp, which agree in all but the lowest bits; normal ones.
+// Numbers from 1 in steps of an ulp, which agree in all but the lowest bits, many or three; whole ones, of which many are equal,
+// also 0 and -0; any.
 static float draw_logit(int kind, int experts, uint64_t *random) {
-    if (kind == 1) return 1 + (float)(test_bits(random) % (unsigned)experts) * 0x1p-23f;
+    const unsigned steps = kind == 0 ? (unsigned)experts : 3;
+    if (kind < 2) return 1 + (float)(test_bits(random) % steps) * 0x1p-23f;
     const float x = test_float(random);
-    return kind == 0 ? copysignf(floorf(fabsf(x)), x) : x;
+    return kind == 2 ? copysignf(floorf(fabsf(x)), x) : x;
 }
 
 static void bits_of_the_cpu(void **state) {
     static const int experts[] = {4, 36, 128, 256, 260, 1024}; // 128: groups of 32
     uint64_t random = test_number("TESSERA_TEST_SEED", 20261130);
     (void)state;
-    for (int i = 0; i < 16 * COUNT(experts); i++) {
-        const int num = experts[i / 16], top_k = num / 2 < 9 ? num / 2 : 9;
-        for (int e = 0; e < TOKENS * num; e++) host.logits[e] = draw_logit(i % 3, num, &random);
+    for (int i = 0; i < 16 * 4 * COUNT(experts); i++) {
+        const int num = experts[i / 64], top_k = num / 2 < 9 ? num / 2 : 9;
+        for (int e = 0; e < TOKENS * num; e++)
+            host.logits[e] = draw_logit(i / 16 % 4, num, &random);
         for (int e = 0; e < num; e++) host.bias[e] = 0.1f * test_float(&random);
         host.logits[num + 1] = NAN;
         memset(host.ids, 0x55, sizeof host.ids);

@@ -32,63 +32,61 @@ static void refuses(const tsr_moe_forward_args *args, tsr_status status, const c
     assert_status(tsr_moe_forward_prepare(ctx, args, &bytes), status, "moe_forward: ", field);
     assert_true(test_all_bytes_are(&out, 0xa5, sizeof out));
 }
+// The usual call after these assignments to a.
 #define REFUSES(field, sentence, ...)                                                              \
     do {                                                                                           \
-        tsr_moe_forward_args refused = FORWARD(__VA_ARGS__);                                       \
-        refuses(&refused, TSR_INVALID_ARGUMENT, field, sentence);                                  \
+        tsr_moe_forward_args a = FORWARD(ROUTED);                                                  \
+        __VA_ARGS__;                                                                               \
+        refuses(&a, TSR_INVALID_ARGUMENT, field, sentence);                                        \
     } while (0)
 
 static void options_are_refused(void **state) {
     (void)state;
-    REFUSES("top_k", "is 5, expected 1 to 4", ROUTED, .top_k = 5);
-    REFUSES("top_k", "is -1, expected 1 to 4", ROUTED, .top_k = -1);
-    REFUSES("top_k", "is 0, expected 1 to 4", ROUTED, .top_k = 0);
-    REFUSES("capacity", "is 0, expected 1 or more", ROUTED, .capacity = 0, .has_capacity = 1);
-    REFUSES("capacity", "is -3, expected 1 or more", ROUTED, .capacity = -3, .has_capacity = 1);
-    REFUSES("capacity", "has_capacity", ROUTED, .capacity = 3);
-    REFUSES("num_groups", "is 3", ROUTED, .num_groups = 3);
-    REFUSES("topk_groups", "is 1", ROUTED, .num_groups = 4, .topk_groups = 1);
-    REFUSES("scoring", "is 7", ROUTED, .scoring = (tsr_moe_scoring)7);
-    REFUSES("is 99", "expected a tsr_activation", ROUTED, .activation = (tsr_activation)99);
+    REFUSES("top_k", "is 5, expected 1 to 4", a.top_k = 5);
+    REFUSES("top_k", "is -1, expected 1 to 4", a.top_k = -1);
+    REFUSES("top_k", "is 0, expected 1 to 4", a.top_k = 0);
+    REFUSES("capacity", "is 0, expected 1 or more", a.capacity = 0, a.has_capacity = 1);
+    REFUSES("capacity", "is -3, expected 1 or more", a.capacity = -3, a.has_capacity = 1);
+    REFUSES("capacity", "has_capacity", a.capacity = 3);
+    REFUSES("num_groups", "is 3", a.num_groups = 3);
+    REFUSES("topk_groups", "is 1", a.num_groups = 4, a.topk_groups = 1);
+    REFUSES("scoring", "is 7", a.scoring = (tsr_moe_scoring)7);
+    REFUSES("is 99", "expected a tsr_activation", a.activation = (tsr_activation)99);
 }
 
 static void sources_are_refused(void **state) {
     (void)state;
-    REFUSES("router, logits and topk_ids are absent", "expected one of them", .capacity = 0);
-    REFUSES("router and logits are both present", "expected one of them", ROUTED,
-            .logits = F32(logits, TOKENS, EXPERTS));
-    REFUSES("topk_weights", "absent", .topk_ids = TSR_TENSOR(ids, TSR_I32, TOKENS, TOP_K));
-    REFUSES("z_loss", "is present, expected it absent",
-            .topk_ids = TSR_TENSOR(ids, TSR_I32, TOKENS, TOP_K),
-            .topk_weights = F32(weights, TOKENS, TOP_K), .z_loss = F32(out.loss, 1));
-    REFUSES("logits_bias", "is present, expected it absent", .logits = F32(logits, TOKENS, EXPERTS),
-            .logits_bias = F32(logits, EXPERTS));
+    const tsr_tensor none = {0}, scores = F32(logits, TOKENS, EXPERTS);
+    const tsr_tensor given_ids = TSR_TENSOR(ids, TSR_I32, TOKENS, TOP_K);
+    REFUSES("router, logits and topk_ids are absent", "expected one of them", a.router = none);
+    REFUSES("router and logits are both present", "expected one of them", a.logits = scores);
+    REFUSES("topk_weights", "absent", a.router = none, a.topk_ids = given_ids);
+    REFUSES("z_loss", "is present, expected it absent", a.router = none, a.topk_ids = given_ids,
+            a.topk_weights = F32(weights, TOKENS, TOP_K), a.z_loss = F32(out.loss, 1));
+    REFUSES("logits_bias", "is present, expected it absent", a.router = none, a.logits = scores,
+            a.logits_bias = F32(logits, EXPERTS));
 }
 
 static void tensors_are_refused(void **state) {
     (void)state;
-    REFUSES("router", "has shape (3, 8), expected (4, 8)", .router = F32(router, 3, HIDDEN));
-    REFUSES("w_down", "has shape (4, 5, 8), expected (4, 8, 5)", ROUTED,
-            .w_down = F32(w_down, EXPERTS, INNER, HIDDEN));
-    REFUSES("w_up", "expected (num_experts, intermediate, hidden)", ROUTED,
-            .w_up = F32(w_up, EXPERTS * INNER, HIDDEN));
-    REFUSES("w_gate", "dtype is i32", ROUTED,
-            .w_gate = TSR_TENSOR(w_gate, TSR_I32, EXPERTS, INNER, HIDDEN));
-    REFUSES("preact", "has shape (12, 5), expected (12, 10)", ROUTED,
-            .preact = F32(out.preact, ROWS, INNER));
-    REFUSES("topk_ids", "has shape (6, 3), expected (6, 2)", ROUTED,
-            .topk_ids = TSR_TENSOR(out.ids, TSR_I32, TOKENS, 3));
-    REFUSES("y", "has shape (3, 8), expected (6, 8)", ROUTED, .y = F32(out.y, 3, HIDDEN));
-    REFUSES("y", "overlap", ROUTED, .y = F32(x, TOKENS, HIDDEN));
-    REFUSES("shared_w_down", "is present, expected it absent", ROUTED,
-            .shared_w_down = F32(w_down, HIDDEN, INNER));
-    REFUSES("shared_w_gate", "absent", ROUTED, .shared_w_up = F32(w_up, INNER, HIDDEN),
-            .shared_w_down = F32(w_down, HIDDEN, INNER));
-    tsr_moe_forward_args strided = FORWARD(ROUTED);
-    strided.w_up.stride[1] = 2 * HIDDEN, strided.w_up.stride[2] = 2, strided.w_up.shape[1] = 2;
-    strided.w_down = F32(w_down, EXPERTS, HIDDEN, 2);
-    strided.w_gate = (tsr_tensor){0};
-    refuses(&strided, TSR_INVALID_ARGUMENT, "w_up", "expected 1");
+    REFUSES("router", "has shape (3, 8), expected (4, 8)", a.router.shape[0] = 3);
+    REFUSES("w_down", "has shape (4, 5, 8), expected (4, 8, 5)",
+            a.w_down = F32(w_down, EXPERTS, INNER, HIDDEN));
+    REFUSES("w_up", "expected (num_experts, intermediate, hidden)",
+            a.w_up = F32(w_up, EXPERTS * INNER, HIDDEN));
+    REFUSES("w_gate", "dtype is i32", a.w_gate.dtype = TSR_I32);
+    REFUSES("preact", "has shape (12, 5), expected (12, 10)",
+            a.preact = F32(out.preact, ROWS, INNER));
+    REFUSES("topk_ids", "has shape (6, 3), expected (6, 2)",
+            a.topk_ids = TSR_TENSOR(out.ids, TSR_I32, TOKENS, 3));
+    REFUSES("y", "has shape (3, 8), expected (6, 8)", a.y.shape[0] = 3);
+    REFUSES("y", "overlap", a.y.data = x);
+    REFUSES("shared_w_down", "is present, expected it absent",
+            a.shared_w_down = F32(w_down, HIDDEN, INNER));
+    REFUSES("shared_w_gate", "absent", a.shared_w_up = F32(w_up, INNER, HIDDEN),
+            a.shared_w_down = F32(w_down, HIDDEN, INNER));
+    REFUSES("w_gate", "expected 1", a.w_gate.stride[1] = 2 * HIDDEN, a.w_gate.stride[2] = 2,
+            a.w_gate.stride[0] = 0);
 }
 
 // On the CPU, where values can be read.
@@ -99,10 +97,9 @@ static void ids_are_refused(void **state) {
         memset(&out, 0xa5, sizeof out);
         for (int r = 0; r < ROWS; r++) ids[r] = r % EXPERTS;
         ids[7] = bad[i];
-        tsr_moe_forward_args args =
-            FORWARD(.topk_ids = TSR_TENSOR(ids, TSR_I32, TOKENS, TOP_K),
-                    .topk_weights = F32(weights, TOKENS, TOP_K),
-                    .tokens_per_expert = TSR_TENSOR(out.counts, TSR_I32, EXPERTS));
+        tsr_moe_forward_args args = FORWARD(.topk_ids = TSR_TENSOR(ids, TSR_I32, TOKENS, TOP_K));
+        args.topk_weights = F32(weights, TOKENS, TOP_K);
+        args.tokens_per_expert = TSR_TENSOR(out.counts, TSR_I32, EXPERTS);
         assert_status(tsr_moe_forward(ctx, &args), TSR_INVALID_ARGUMENT,
                       "moe_forward: ", "topk_ids");
         assert_true(test_all_bytes_are(&out, 0xa5, sizeof out));
