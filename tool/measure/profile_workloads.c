@@ -54,8 +54,7 @@ static const char *const experts_step[] = {
     "+preact +topk_ids +topk_weights +load_balance_loss +z_loss",
     "moe_backward tokens=2048 hidden=512 intermediate=256 experts=32 top_k=4 +router +w_gate "
     "+dload_balance_loss +dz_loss +dx +drouter +dw_gate +dw_up +dw_down",
-    "adamw_step rows=24576 cols=512",
-    NULL};
+    "adamw_step rows=24576 cols=512", NULL};
 
 // The end of a training step of a language model: head, loss, their gradients, and the optimiser.
 static const char *const loss[] = {

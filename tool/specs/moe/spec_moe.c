@@ -222,8 +222,8 @@ static enum slot_role backward_role(const struct op_case *c, int slot) {
     if (slot >= MIX_DW_GATE && slot <= MIX_DW_DOWN)
         return c->param[MIX_ACCUMULATE] != 0 ? SLOT_INOUT : SLOT_OUT;
     const bool is_routed = c->is_present[MIX_ROUTER] || c->is_present[MIX_LOGITS];
-    const bool is_missing = (slot == MIX_DWEIGHTS && is_routed) ||
-                            (slot == MIX_DB_GATE && !c->is_present[MIX_W_GATE]);
+    const bool is_missing =
+        (slot == MIX_DWEIGHTS && is_routed) || (slot == MIX_DB_GATE && !c->is_present[MIX_W_GATE]);
     return is_missing ? SLOT_NONE : backward_slots[slot].role;
 }
 
