@@ -79,9 +79,9 @@ extern "C" {
 typedef struct tsr_moe_forward_args {
     TSR_CALL_FIELDS;
     tsr_tensor x;                 // in  (..., hidden)
-    tsr_tensor router;            // in  (num_experts, hidden)
+    tsr_tensor router;            // in  (num_experts, hidden), optional
     tsr_tensor logits_bias;       // in  (num_experts), optional, with router (gpt-oss)
-    tsr_tensor logits;            // in  (..., num_experts), f32, in place of router
+    tsr_tensor logits;            // in  (..., num_experts), f32, optional, in place of router
     tsr_tensor correction_bias;   // in  (num_experts), f32, optional
     tsr_tensor w_gate;            // in  (num_experts, intermediate, hidden), optional
     tsr_tensor w_up;              // in  (num_experts, intermediate, hidden)
@@ -133,9 +133,9 @@ TSR_API tsr_status tsr_moe_forward_prepare(tsr_context *ctx, const tsr_moe_forwa
 typedef struct tsr_moe_backward_args {
     TSR_CALL_FIELDS;
     tsr_tensor x;                  // in  (..., hidden)
-    tsr_tensor router;             // in  (num_experts, hidden)
+    tsr_tensor router;             // in  (num_experts, hidden), optional
     tsr_tensor logits_bias;        // in  (num_experts), optional
-    tsr_tensor logits;             // in  (..., num_experts), f32, in place of router
+    tsr_tensor logits;             // in  (..., num_experts), f32, optional, in place of router
     tsr_tensor w_gate;             // in  (num_experts, intermediate, hidden), optional
     tsr_tensor w_up;               // in  (num_experts, intermediate, hidden)
     tsr_tensor w_down;             // in  (num_experts, hidden, intermediate)
@@ -156,16 +156,16 @@ typedef struct tsr_moe_backward_args {
     tsr_tensor dlogits_bias;       // out as logits_bias, optional
     tsr_tensor dlogits;            // out as logits, optional
     tsr_tensor dtopk_weights;      // out as topk_weights, optional
-    tsr_tensor dw_gate; // out as w_gate, optional; in and out under accumulate, as the next two
-    tsr_tensor dw_up;   // out as w_up, optional
-    tsr_tensor dw_down; // out as w_down, optional
-    tsr_tensor db_gate; // out (num_experts, intermediate), optional
-    tsr_tensor db_up;   // out (num_experts, intermediate), optional
-    tsr_tensor db_down; // out (num_experts, hidden), optional
-    tsr_tensor dshared_w_gate; // out as shared_w_gate, optional
-    tsr_tensor dshared_w_up;   // out as shared_w_up, optional
-    tsr_tensor dshared_w_down; // out as shared_w_down, optional
-    tsr_tensor dshared_gate;   // out as shared_gate, optional
+    tsr_tensor dw_gate;            // out as w_gate, optional; in and out under accumulate
+    tsr_tensor dw_up;              // out as w_up, optional; in and out under accumulate
+    tsr_tensor dw_down;            // out as w_down, optional; in and out under accumulate
+    tsr_tensor db_gate;            // out (num_experts, intermediate), optional
+    tsr_tensor db_up;              // out (num_experts, intermediate), optional
+    tsr_tensor db_down;            // out (num_experts, hidden), optional
+    tsr_tensor dshared_w_gate;     // out as shared_w_gate, optional
+    tsr_tensor dshared_w_up;       // out as shared_w_up, optional
+    tsr_tensor dshared_w_down;     // out as shared_w_down, optional
+    tsr_tensor dshared_gate;       // out as shared_gate, optional
     int32_t accumulate;
     TSR_MOE_FIELDS;
 } tsr_moe_backward_args;

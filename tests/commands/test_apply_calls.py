@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import calls_cases
+import moe_cases
 from apply_support import TESSERA, read, run, write
 from calls_support import CALL_FIELDS, DTYPES, LIBRARY, Library, Refused, dtype_name
 
@@ -38,11 +39,14 @@ UNREACHABLE = {  # fields without an option
 NO_FIELDS = {  # options that are no fields
     "to": "the dtype of y", "from": "the dtype of x", "fp8": "the dtypes of a and b", "scaling": "sets has_scaling",
     "num_positions": "rows of what rope_table gives", "rotary_dim": "columns of it", "vocab": "rows of dweight",
-    "top_k": "columns of topk_ids", "num_experts": "offsets but one", "num_rows": "rows of row_tokens, or of drows",
+    "top_k": "columns of topk_ids", "capacity_factor": "sets capacity", "num_experts": "offsets but one", "num_rows": "rows of row_tokens, or of drows",
 }
 INERT = {  # scalars that never change the result of an accepted case
     "fast_accumulate": "a permission, of which the CPU makes no use", "math": "as fast_accumulate",
     "num_kv_heads": "the tensors tell it, and any other value is refused", "rotary_dim": "as num_kv_heads",
+    "top_k": "the call takes it from an output's shape too; apply, which makes the outputs, needs it",
+    **{("moe_backward", name): "the choice of experts is given" for name in (
+        "num_groups", "topk_groups", "group_score", "round_weights")},
 }
 INFERRED = {  # fields that follow from the tensors if no option sets them
     "rotary_dim": lambda case: 2 * case.tensors["cos"].shape[1] if "cos" in case.tensors else 0,
@@ -125,7 +129,8 @@ def arguments_of(case, options, isa):
     return result + case.shape_options
 
 
-FLAGS = {"transpose_a", "transpose_b", "accumulate", "fast_accumulate", "interleaved", "no_renormalize"}
+FLAGS = {"transpose_a", "transpose_b", "accumulate", "fast_accumulate", "interleaved", "no_renormalize",
+         "weights_on_input"}
 
 
 # ---- The call ----------------------------------------------------------------------------------
@@ -161,7 +166,7 @@ def call_library(library, case, options, isa, like=None):
             tensors |= {n: results[n] for n, f in call.tensors.items() if n in results and f.is_read}
             if "residual_out" in results and "x" in call.fields:
                 tensors["x"] = results["residual_out"]
-            if "preact" in call.fields and scalars["activation"]:
+            if "preact" in call.fields and "a" in call.fields and scalars["activation"]:
                 tensors["preact"] = preact_of(library, case, options, isa)
         outputs = {}
         for name in call.tensors:
@@ -242,7 +247,7 @@ class Walk:
 
     def matters(self, case, name, expected, options, isa):
         """Whether the call's result changes without a scalar. If so, apply has not dropped the scalar."""
-        if name in INERT or (case.calls[0].op, name, "given") in self.seen:
+        if {name, (case.calls[0].op, name)} & set(INERT) or (case.calls[0].op, name, "given") in self.seen:
             return True
         scalars, case.scalars = case.scalars, {n: v for n, v in case.scalars.items() if n != name}
         try:
@@ -281,6 +286,7 @@ def draw(rng, library, calls, forced=(), absent=(), spoiled=None, plain=False):
         case = calls_cases.draw_case(rng, calls, forced, absent, spoiled)
     case.is_spoiled, case.shape_options = spoiled is not None, shape_options_of(rng, case)
     outputs = [n for n, f in case.outputs().items() if not f.is_read or "accumulate" in f.comment or n in case.tensors]
+    outputs = [n for n in outputs if not moe_cases.is_moe(case) or moe_cases.can_give(case, n)]
     names = None
     if set(forced) & set(outputs) or not plain and rng.random() < 0.3:
         names = {*rng.sample(outputs, rng.randint(1, len(outputs))), *(n for n in forced if n in outputs)}

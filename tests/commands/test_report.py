@@ -184,7 +184,7 @@ def test_page_has_its_tables_and_every_number_parses(page):
 
 
 STUDIES = {"length", "length-gqa", "sweep", "grid", "shapes", "batch", "problem", "threads", "overhead",
-           "moe"}
+           "moe", "moe-dense"}
 
 
 def test_page_has_attention_and_scaling(folder, page):

@@ -36,6 +36,26 @@ static const char *const large_layer[] = {
     "matmul_forward m=4096 n=4096 k=11008 transpose_b=1 +residual",
     NULL};
 
+// A decoder layer with experts in place of the MLP.
+static const char *const experts_layer[] = {
+    "rmsnorm_forward rows=512 cols=768 +weight +residual +residual_out",
+    "matmul_forward m=512 n=2304 k=768 transpose_b=1",
+    "rope_forward batch=1 seqlen=512 num_heads=12 head_dim=64",
+    "attention_forward batch_size=1 seqlen_q=512 seqlen_k=512 num_heads=12 head_dim=64 mask=causal",
+    "matmul_forward m=512 n=768 k=768 transpose_b=1",
+    "rmsnorm_forward rows=512 cols=768 +weight +residual +residual_out",
+    "moe_forward tokens=512 hidden=768 intermediate=256 experts=32 top_k=4 +router +w_gate "
+    "+residual",
+    NULL};
+
+// A training step of a mixture of experts with its losses.
+static const char *const experts_step[] = {
+    "moe_forward tokens=2048 hidden=512 intermediate=256 experts=32 top_k=4 +router +w_gate "
+    "+preact +topk_ids +topk_weights +load_balance_loss +z_loss",
+    "moe_backward tokens=2048 hidden=512 intermediate=256 experts=32 top_k=4 +router +w_gate "
+    "+dload_balance_loss +dz_loss +dx +drouter +dw_gate +dw_up +dw_down",
+    "adamw_step rows=24576 cols=512", NULL};
+
 // The end of a training step of a language model: head, loss, their gradients, and the optimiser.
 static const char *const loss[] = {
     "layernorm_forward rows=2048 cols=768 +weight +bias",
@@ -51,6 +71,8 @@ const struct profile_workload profile_workloads[] = {
     {"rows", "softmax and the norms, forward and backward, 16384 rows of 4096", rows},
     {"layer", "a decoder layer, 512 tokens, hidden 768", layer},
     {"layer-large", "a decoder layer, 4096 tokens, hidden 4096", large_layer},
+    {"layer-experts", "a decoder layer with 32 experts, 512 tokens, hidden 768", experts_layer},
+    {"experts", "a training step of 32 experts, 2048 tokens, hidden 512", experts_step},
     {"loss", "head, loss and optimiser of a language model, 2048 tokens", loss},
     {NULL, NULL, NULL},
 };

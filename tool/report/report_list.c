@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The cases of the report, in this order: the shapes of the published tables of fused-kernel tutorials (softmax, layer norm,
-// attention, mixture of experts), every operation's standard shapes, scaling of some, matmul and its tiles (on a GPU second), the 16-bit types.
+// attention, mixture of experts), every operation's standard shapes, scaling of some, matmul and its tiles (on a GPU second),
+// the 16-bit types.
 #include <stdlib.h>
 #include <string.h>
 

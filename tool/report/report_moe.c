@@ -58,12 +58,13 @@ static void copy_sizes(struct op_case *to, const struct op_case *fitted) {
         to->param[spec_param(to->spec, names[i])] = case_real(fitted, names[i]);
 }
 
-static void visit_case(struct collector *k, visitor *visit, int *count, struct report_case *given) {
+static void visit_case(struct collector *k, visitor *visit, int *count, struct report_case *given,
+                       const char *study) {
     if (visit == NULL) {
         ++*count;
         return;
     }
-    given->study = "moe";
+    given->study = study;
     given->num_variants = 1;
     given->variants[0] = NULL;
     visit(k, given);
@@ -84,8 +85,21 @@ static void visit_router(struct collector *k, visitor *visit, int *count,
     if (!collector_case(k, "moe_route_forward", TSR_F32, params, &route.c)) return;
     product.asked = product.c;
     route.asked = route.c;
-    visit_case(k, visit, count, &product);
-    visit_case(k, visit, count, &route);
+    visit_case(k, visit, count, &product, "moe");
+    visit_case(k, visit, count, &route, "moe");
+}
+
+// A dense product with as many FLOPs as the layer's first one.
+static void visit_dense(struct collector *k, visitor *visit, int *count,
+                        const struct op_case *layer) {
+    char params[160];
+    struct report_case dense = {.num_variants = 0};
+    snprintf(params, sizeof params, "m=%d n=%d k=%d transpose_b=1",
+             (int)(case_int(layer, "tokens") * case_int(layer, "top_k")),
+             (int)case_int(layer, "intermediate"), (int)case_int(layer, "hidden"));
+    if (!collector_case(k, "matmul_forward", layer->dtype, params, &dense.c)) return;
+    dense.asked = dense.c;
+    visit_case(k, visit, count, &dense, "moe-dense");
 }
 
 // Where the tokens of a case go: its router over random tokens, with experts of one column.
@@ -124,9 +138,10 @@ void walk_moe(struct collector *k, visitor *visit, int *count) {
         backward.c = backward.asked;
         if (visit != NULL) copy_sizes(&forward.c, &fitted);
         if (visit != NULL) copy_sizes(&backward.c, &fitted);
-        visit_case(k, visit, count, &forward);
-        visit_case(k, visit, count, &backward);
+        visit_case(k, visit, count, &forward, "moe");
+        visit_case(k, visit, count, &backward, "moe");
         visit_router(k, visit, count, &forward.c);
+        if (i == NUM_COUNTS - 1) visit_dense(k, visit, count, &forward.c);
         if (visit != NULL && !k->report->is_stopped_early) collect_routing(k, &forward.c);
     }
 }

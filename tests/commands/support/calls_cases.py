@@ -8,6 +8,7 @@ import re
 
 import numpy as np
 
+import moe_cases
 from calls_support import DTYPES
 
 # Always f32 (f64 in f64 calls). All other tensors have the main dtype.
@@ -20,7 +21,7 @@ INDICES = {"cu_seqlens_q", "cu_seqlens_k", "seqused_k", "cache_seqlens", "page_t
            "offsets", "counts", "a_rows", "dc_rows", "topk_ids", "tokens_per_expert", "num_nan_rows", "row_tokens",
            "token_rows", "num_dropped"}
 # The main dtype or f32.
-SMALL = {"bias", "alibi_slopes", "sinks", "b_qkv", "b_out", "grad"}
+SMALL = {"bias", "alibi_slopes", "sinks", "b_qkv", "b_out", "grad", "router", "logits_bias", "b_gate", "b_up", "b_down"}
 SMALL_OF = {("layernorm", "weight"), ("rmsnorm", "weight"), ("matmul", "residual"), ("moe_combine", "residual")}
 TOGETHER = [("k_new", "v_new"), ("cos", "sin"), ("cu_seqlens_q", "cu_seqlens_k"), ("tokens_per_expert", "dload_balance_loss")]
 # Optional outputs that are no gradient dX of an X, and the tensor that they come with.
@@ -77,6 +78,7 @@ def draw_sizes(rng, call):
     s["qkv_dim"] = (s["num_heads"] + 2 * s["num_kv_heads"]) * s["head_dim"]
     s["num_experts"] = 2 * rng.randint(1, 9) if rng.random() < 0.8 else 2 * rng.randint(1, 90)
     s["top_k"] = rng.randint(1, min(s["num_experts"] // 2, 32))
+    s["intermediate"], s["intermediate_s"] = few(1, 9), rng.randint(1, 9)
     s["leading"] = [few(1, 4) for _ in range(rng.choice([0, 1, 1, 2, 3] + ([4] if "..., " in str(call.fields) else [])))]
     s["num_rows"] = math.prod(s["leading"]) * s["top_k"] + rng.choice([0, 0, rng.randint(0, 9)])
     s["num_source_rows"] = few(1, 9)
@@ -122,6 +124,8 @@ class Case:
 
     def shape_of(self, name, rng=None):
         """One of the shapes in a tensor's comment. Without rng the first that matches."""
+        if moe_cases.is_moe(self):
+            return moe_cases.shape_of(self, name)
         forms = alternatives(self.field(name).comment)
         if isinstance(forms, str):
             if forms in self.tensors:
@@ -171,6 +175,8 @@ class Case:
             if name not in ("a", "b", "b_up"):
                 return "f32"
             return self.sizes["fp8_b"] if name != "a" else self.main
+        if moe_cases.is_moe(self) and name in ("logits", "dlogits"):
+            return "f64" if self.main == "f64" else "f32"
         is_small = name in SMALL or (op.rsplit("_", 1)[0], name) in SMALL_OF
         return "f32" if is_small and self.main != "f64" and rng and rng.random() < 0.4 else self.main
 
@@ -202,7 +208,7 @@ class Case:
                     result[name] = f
             elif model is None or model not in inputs or model in self.tensors:
                 result[name] = f
-        return result
+        return {n: f for n, f in result.items() if not moe_cases.is_moe(self) or moe_cases.can_give(self, n)}
 
     def is_for_later(self, name):
         return len(self.calls) > 1 and name in self.calls[0].fields and \
@@ -248,6 +254,8 @@ def indices(rng, case, name, shape):
 
 
 def values(rng, case, name, shape, dtype):
+    if name == "topk_ids" and moe_cases.is_moe(case):
+        return moe_cases.ids(rng, case, shape)
     if dtype == "i32":
         return indices(rng, case, name, shape)
     numbers = np.random.default_rng(rng.getrandbits(32)).standard_normal(shape)
@@ -277,7 +285,8 @@ SCALARS = {
     "grad_scale": (lambda r, s: r.uniform(0.1, 9), None), "step": (lambda r, s: r.randint(1, 10**9), 0),
     "scoring": (lambda r, s: 1, None), "no_renormalize": (lambda r, s: 1, None), "group_score": (lambda r, s: 1, None),
     "routed_scaling": (lambda r, s: r.uniform(-2, 2), None), "round_weights": (lambda r, s: r.randint(3, 4), None),
-    "capacity": (lambda r, s: r.randint(1, 9), -1),
+    "capacity": (lambda r, s: r.randint(1, 9), -1), "top_k": (lambda r, s: s["top_k"], 33),
+    "weights_on_input": (lambda r, s: 1, None),
     "num_groups": (lambda r, s: r.choice([2, s["num_experts"] // 2]), -1), "topk_groups": (lambda r, s: 1, -1),
     "base": (lambda r, s: r.uniform(1, 1e6), -1.0), "attention_factor": (lambda r, s: r.uniform(0.5, 2), None),
     "scaling.factor": (lambda r, s: r.uniform(1, 16), -1.0), "scaling.low_freq_factor": (lambda r, s: r.uniform(0.5, 2), 9.0),
@@ -287,7 +296,7 @@ SCALARS = {
 NEEDS = {"preact": "activation", "seed": "dropout_p", "offset": "dropout_p", "max_seqlen_q": "cu_seqlens_q",
          "max_seqlen_k": "cu_seqlens_q", "window_right": "mask", "topk_groups": "num_groups",
          "group_score": "topk_groups"}  # no effect without the other
-NEEDED = {"num_heads": 0.97}  # the chance that a scalar is given; others have a third
+NEEDED = {"num_heads": 0.97, "top_k": 1}  # the chance that a scalar is given; others have a third
 
 
 def draw_scalars(rng, case, forced, spoiled):
@@ -344,6 +353,10 @@ def draw_case(rng, calls, forced=(), absent=(), spoiled=None, dtypes=None):
         case.scalars["to"] = rng.choice(["bf16", "f16", "f32", "e4m3", "e5m2", "f64"])
     if "cu_seqlens_q" in case.field_names:
         s["total_q"], s["total_k"] = s["seqlen_q"] * max(s["batch"], 1), s["seqlen_k"] * max(s["batch"], 1)
+    if moe_cases.is_moe(case):
+        moe_cases.draw_tensors(rng, case, forced, absent, lambda name, shape: values(
+            rng, case, name, shape, case.dtype_of(name, rng)))
+        return case
     order = sorted(case.inputs(), key=lambda item: item[0] not in INDICES)  # first those on which shapes depend
     for name, f in order:
         if not is_there(rng, case, name, f, forced, absent):

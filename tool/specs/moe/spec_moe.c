@@ -205,7 +205,7 @@ static bool infer(struct op_case *c) {
     }
     if (c->is_present[MIX_IDS]) {
         if (ids->ndim != 2) return false;
-        if (c->param[MIX_TOP_K] < 0) c->param[MIX_TOP_K] = (double)ids->shape[1];
+        if (c->param[MIX_TOP_K] <= 0) c->param[MIX_TOP_K] = (double)ids->shape[1];
     }
     return true;
 }
@@ -222,7 +222,9 @@ static enum slot_role backward_role(const struct op_case *c, int slot) {
     if (slot >= MIX_DW_GATE && slot <= MIX_DW_DOWN)
         return c->param[MIX_ACCUMULATE] != 0 ? SLOT_INOUT : SLOT_OUT;
     const bool is_routed = c->is_present[MIX_ROUTER] || c->is_present[MIX_LOGITS];
-    return slot == MIX_DWEIGHTS && is_routed ? SLOT_NONE : backward_slots[slot].role;
+    const bool is_missing =
+        (slot == MIX_DWEIGHTS && is_routed) || (slot == MIX_DB_GATE && !c->is_present[MIX_W_GATE]);
+    return is_missing ? SLOT_NONE : backward_slots[slot].role;
 }
 
 // ---- bench --------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ static struct part sigmoid_part(double x, double steepness) {
 
 static struct part part_of(tsr_activation kind, double x) {
     const double root = 0.79788456080286536;
-    switch ((int)kind) {
+    switch (kind) {
     case TSR_ACTIVATION_GELU: {
         const double phi = 0.5 * erfc(-x * 0.70710678118654752);
         return (struct part){x * phi, phi + x * exp(-0.5 * x * x) / 2.5066282746310005};
@@ -65,8 +65,8 @@ static struct part part_of(tsr_activation kind, double x) {
     }
     case TSR_ACTIVATION_SILU: return sigmoid_part(x, 1);
     case TSR_ACTIVATION_RELU: return (struct part){fmax(x, 0), x > 0};
-    case 5: return (struct part){x > 0 ? x * x : 0, 2 * fmax(x, 0)};
-    case 6: {
+    case TSR_ACTIVATION_RELU2: return (struct part){x > 0 ? x * x : 0, 2 * fmax(x, 0)};
+    case TSR_ACTIVATION_SWIGLU_CLAMPED: {
         struct part part = sigmoid_part(fmin(x, 7), 1.702);
         if (x > 7) part.slope = 0;
         return part;
@@ -79,13 +79,13 @@ struct mix_act mix_act_of(const struct op_case *c, double gate, double up) {
     const tsr_activation kind = moe_activation_of(c);
     const struct part part = part_of(kind, gate);
     const bool is_smooth = kind == TSR_ACTIVATION_GELU || kind == TSR_ACTIVATION_GELU_TANH ||
-                           kind == TSR_ACTIVATION_SILU || kind == 6;
+                           kind == TSR_ACTIVATION_SILU || kind == TSR_ACTIVATION_SWIGLU_CLAMPED;
     double factor = c->is_present[MIX_W_GATE] ? up : 1, of_up = 1;
-    if (kind == 6) {
+    if (kind == TSR_ACTIVATION_SWIGLU_CLAMPED) {
         factor = fmin(fmax(up, -7), 7) + 1;
         of_up = fabs(up) < 7;
     }
-    const double line = kind == 6 ? fmin(gate, 7) : gate;
+    const double line = kind == TSR_ACTIVATION_SWIGLU_CLAMPED ? fmin(gate, 7) : gate;
     return (struct mix_act){
         part.f * factor,
         part.slope * factor,

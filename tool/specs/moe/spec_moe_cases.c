@@ -111,7 +111,8 @@ void moe_randomize(struct rng *rng, struct op_case *c) {
     draw_tensors(rng, c);
     p[MIX_ACTIVATION] =
         rng_chance(rng, 0.3) ? 0 : (double)rng_int(rng, 1, TSR_ACTIVATION_COUNT - 1);
-    if (p[MIX_ACTIVATION] == 6 && !c->is_present[MIX_W_GATE]) p[MIX_ACTIVATION] = 5;
+    if (p[MIX_ACTIVATION] == TSR_ACTIVATION_SWIGLU_CLAMPED && !c->is_present[MIX_W_GATE])
+        p[MIX_ACTIVATION] = TSR_ACTIVATION_RELU2;
     p[MIX_ON_INPUT] = rng_chance(rng, 0.25);
     if (rng_chance(rng, 0.15)) p[MIX_CAPACITY] = (double)rng_int(rng, 1, 20);
     if (p[MIX_CAPACITY] == 0 && rng_chance(rng, 0.15))

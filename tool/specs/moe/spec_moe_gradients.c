@@ -95,6 +95,13 @@ static struct mix_matrix gathered(const struct mix_backward *b, const double *to
 
 // ---- The router -------------------------------------------------------------------------------
 
+// What a cast loses of a number, which may be one of the dtype already.
+static double cast_error(tsr_dtype dtype, double value) {
+    char stored[sizeof(double)];
+    tsr_store(dtype, stored, 0, value);
+    return fabs(tsr_load(dtype, stored, 0) - value);
+}
+
 // Gradients of topk_weights (tokens, top_k): <da, a> + <dy, b_down>, or <x, dx of the row>.
 static struct mix_matrix weight_gradients(const struct mix_backward *b, const struct mix_inner *in,
                                           const struct mix_matrix *dx) {
@@ -109,12 +116,11 @@ static struct mix_matrix weight_gradients(const struct mix_backward *b, const st
             mix_add_product(&sum, dx, r, h, b->x[token * n->hidden + h], 0);
         if (b->is_on_input) {
             v = mix_result(&sum);
-        } else if (bias != NULL) { // of another dtype it is rounded to x's
+        } else if (bias != NULL) {
             const double *of = bias + b->rows.expert[r] * n->hidden;
             for (int64_t h = 0; h < n->hidden; h++)
-                mix_add(&sum, of[h],
-                        b->c->small_dtype != b->c->dtype ? mix_stored(b->c->dtype, of[h], 0) : 0,
-                        b->dy[token * n->hidden + h], 0);
+                mix_add(&sum, of[h], cast_error(b->c->dtype, of[h]), b->dy[token * n->hidden + h],
+                        0);
             const struct mix_value more = mix_result(&sum);
             v.error += more.error + 3 * mix_u32 * (fabs(v.value) + fabs(more.value));
             v.value += more.value;
