@@ -63,7 +63,7 @@ typedef struct tsr_matmul_grouped_forward_args {
     int32_t accumulate;
     float alpha;
     int32_t has_alpha;
-    tsr_tensor a_rows; // in  (rows), int32, optional, with offsets
+    tsr_tensor a_rows;  // in  (rows), int32, optional, with offsets
     tsr_tensor bias_up; // in  (num_groups, n), optional, with b_up
 } tsr_matmul_grouped_forward_args;
 
