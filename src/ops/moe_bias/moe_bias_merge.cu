@@ -3,7 +3,7 @@
 // WARPS-th part; then the warps' sums are added in order.
 // Floor: sums of parts read once, dbias written once.
 // Limit: latency.
-// Figures: docs/kernels/moe.md.
+// Figures: docs/kernels/moe_rows.md.
 // The host defines
 //     DTYPE: f32, that of the sums
 #include "ops/moe_bias/moe_bias_device.cuh"

@@ -3,7 +3,7 @@
 // and each such sum to a row of sums in the first-level cache, so that rows are read in order and errors grow slowly.
 // Floor: each row read once.
 // Limit: memory.
-// Figures: docs/kernels/moe.md.
+// Figures: docs/kernels/moe_rows.md.
 #include "cpu/simd_elements.h"
 #include "cpu/simd_nan.h"
 #include "ops/moe_bias/moe_bias_problem.h"
@@ -19,7 +19,7 @@ struct group {
 
 static struct group group_at(const struct moe_bias_problem *p, int64_t first, int64_t last,
                              int64_t col) {
-    struct group group = {.count = (int)tsri_max(tsri_min(last - first, AT_ONCE), 0)};
+    struct group group = {.count = (int)tsri_min(last - first, AT_ONCE)};
     const bool has_weights = p->row_weights.dtype != TSR_DTYPE_NONE;
     for (int r = 0; r < group.count; r++) {
         group.row[r] = (const char *)tsri_row(&p->rows, moe_bias_source(p, first + r)) +
@@ -29,24 +29,13 @@ static struct group group_at(const struct moe_bias_problem *p, int64_t first, in
     return group;
 }
 
-// The same columns of the rows that come next, which begin anywhere in memory.
-SIMD_INLINE void fetch_next(tsr_dtype dtype, const struct group *next, int r, int64_t i) {
-    enum { LINE = 64 };
-    const int64_t bytes = dtype == TSR_F32 ? 4 : 2;
-    if (r < next->count)
-        for (int64_t at = 0; at < BLOCK * VL * bytes; at += LINE)
-            __builtin_prefetch((const char *)next->row[r] + i * bytes + at, 0, 2);
-}
-
 // Adds columns from i on to sums: `width` vectors, or with SIMD_PART the first n lanes of one.
 SIMD_INLINE void add_columns(tsr_dtype dtype, enum simd_access access, const struct group *group,
-                             const struct group *next, int64_t i, int width, int64_t n,
-                             float *sums) {
+                             int64_t i, int width, int64_t n, float *sums) {
     vf sum[BLOCK];
     for (int v = 0; v < width; v++) sum[v] = vf_set1(0.0f);
     for (int r = 0; r < group->count; r++) {
         const vf weight = vf_set1(group->weight[r]);
-        if (width == BLOCK) fetch_next(dtype, next, r, i);
         for (int v = 0; v < width; v++)
             sum[v] = vf_fma(weight, vf_get(access, dtype, group->row[r], i + v * VL, n), sum[v]);
     }
@@ -57,16 +46,13 @@ SIMD_INLINE void add_columns(tsr_dtype dtype, enum simd_access access, const str
 SIMD_INLINE void add_rows(tsr_dtype dtype, const struct moe_bias_problem *p,
                           const struct moe_bias_piece *piece, float *sums) {
     const int64_t cols = piece->num_cols;
-    struct group next = group_at(p, piece->first, piece->last, piece->col);
     for (int64_t r = piece->first; r < piece->last; r += AT_ONCE) {
-        const struct group group = next;
+        const struct group group = group_at(p, r, piece->last, piece->col);
         int64_t i = 0;
-        next = group_at(p, r + AT_ONCE, piece->last, piece->col);
         for (; i + BLOCK * VL <= cols; i += BLOCK * VL)
-            add_columns(dtype, SIMD_WHOLE, &group, &next, i, BLOCK, VL, sums);
-        for (; i + VL <= cols; i += VL)
-            add_columns(dtype, SIMD_WHOLE, &group, &next, i, 1, VL, sums);
-        if (i < cols) add_columns(dtype, SIMD_PART, &group, &next, i, 1, cols - i, sums);
+            add_columns(dtype, SIMD_WHOLE, &group, i, BLOCK, VL, sums);
+        for (; i + VL <= cols; i += VL) add_columns(dtype, SIMD_WHOLE, &group, i, 1, VL, sums);
+        if (i < cols) add_columns(dtype, SIMD_PART, &group, i, 1, cols - i, sums);
     }
 }
 

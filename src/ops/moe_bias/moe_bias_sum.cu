@@ -4,7 +4,7 @@
 // gradient or, of an expert with several parts, a row of the workspace.
 // Floor: rows read once.
 // Limit: memory.
-// Figures: docs/kernels/moe.md.
+// Figures: docs/kernels/moe_rows.md.
 // The host defines
 //     DTYPE: the dtype of rows
 #include "ops/moe_bias/moe_bias_device.cuh"
