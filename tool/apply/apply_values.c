@@ -99,6 +99,10 @@ static const struct op_spec *find_pass(const char *command, const char *pass) {
 bool apply_find_operation(struct apply *apply, const char *name) {
     apply->forward = find_pass(name, "forward");
     apply->backward = find_pass(name, "backward");
+    if (apply->forward == NULL) { // an operation with a backward pass alone
+        apply->forward = apply->backward;
+        apply->backward = NULL;
+    }
     for (int i = 0; op_specs[i] != NULL && apply->forward == NULL; i++) // a single pass
         if (spec_names_are_alike(op_specs[i]->op, name)) apply->forward = op_specs[i];
     return apply->forward != NULL;
