@@ -33,12 +33,13 @@ static tsr_status check_dtype(const struct moe_problem *p, const struct field *f
                                : f->rule == INT32     ? TSR_I32
                                : f->rule == AS_ROUTER ? p->router.dtype
                                                       : x;
-    if (got == expected || (f->rule == AS_X_OR_F32 && got == p->real)) return TSR_OK;
+    const bool may_be_f32 = f->rule == AS_X_OR_F32 || f->rule == AS_ROUTER;
+    if (got == expected || (may_be_f32 && got == p->real)) return TSR_OK;
     return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s, expected %s%s", p->op, f->name,
                      tsr_dtype_name(got), tsr_dtype_name(expected),
                      f->rule == AS_X_OR_F32 ? " as x, or f32"
                      : f->rule == AS_X      ? " as x"
-                     : f->rule == AS_ROUTER ? " as router"
+                     : f->rule == AS_ROUTER ? " as router, or f32"
                                             : "");
 }
 
