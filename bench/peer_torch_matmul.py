@@ -63,6 +63,7 @@ def epilogue_paths(job, a, b):
 
     def finish(y, gate):
         y = y if activate is None else activate(y)
+        gate = gate if job["bias_up"] is None else gate + job["bias_up"].to(gate.dtype)
         if job.params["activation"] == "swiglu_clamped":
             gate = gate.clamp(-7, 7).add_(1)
         y = y if gate is None else y.mul_(gate)
@@ -128,7 +129,7 @@ def matmul_backward(job):
 def grouped_operands(job):
     """torch's offsets are the ends of the groups."""
     job.require(ragged=False, activation="none", accumulate=False, alpha=1.0)
-    job.without("counts", "b_up", "bias", "a_rows", "dc_rows")
+    job.without("counts", "b_up", "bias", "bias_up", "a_rows", "dc_rows")
     if not hasattr(job.torch, "_grouped_mm"):
         raise Refusal("this torch has no _grouped_mm")
     transpose_b = job.params["transpose_b"]

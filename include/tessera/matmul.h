@@ -18,32 +18,33 @@ typedef enum tsr_matmul_math {
     TSR_MATMUL_MATH_COUNT
 } tsr_matmul_math;
 
-// c = act(alpha op(a) op(b) + bias) [op(a) op(b_up) alpha] + residual [+ c], with the epilogue fused:
+// c = act(alpha op(a) op(b) + bias) [gate(alpha op(a) op(b_up) + bias_up)] + residual [+ c], with the epilogue fused:
 //
 //   v = alpha op(a) op(b) + bias          always; alpha is 1 unless has_alpha
 //   v = act(v)                            activation
-//   v = v gate(alpha op(a) op(b_up))      b_up given: SwiGLU, GeGLU over separate gate (b) and up weights; gate(up) is up,
-//                                         but for SWIGLU_CLAMPED, which needs b_up (tessera/activation.h)
+//   v = v gate(alpha op(a) op(b_up) + bias_up)  b_up given, bias_up only with it: SwiGLU, GeGLU over separate gate (b) and up
+//                                         weights; gate(up) is up, but for SWIGLU_CLAMPED, which needs b_up
+//                                         (tessera/activation.h)
 //   v = v + residual                      residual given
 //   c = c + v or v                        accumulate or not
 //
 // Shapes    a (batch..., m, k), or (batch..., k, m) with transpose_a; b, b_up (batch..., k, n), or
-//           (batch..., n, k) with transpose_b; c, residual (batch..., m, n); bias (n). Up to 3 batch
+//           (batch..., n, k) with transpose_b; c, residual (batch..., m, n); bias, bias_up (n). Up to 3 batch
 //           dimensions; those of b may be absent (shared by all), those of a must be c's.
 // Strides   1 in one of the last two dimensions of a, b and b_up (so a transposed view is legal without the flag) and in
-//           the last of c, residual and bias; else any, 0 too for inputs. Elements of an output must not overlap:
+//           the last of c, residual, bias and bias_up; else any, 0 too for inputs. Elements of an output must not overlap:
 //           sorted by size, each of its strides is at least the span of the dimensions below.
-// Dtypes    a and b alike: f32, bf16, f16. c: a's dtype or f32. bias, residual: a's dtype or f32, each for
+// Dtypes    a and b alike: f32, bf16, f16. c: a's dtype or f32. bias, bias_up, residual: a's dtype or f32, each for
 //           itself. accumulate needs c f32. f64 throughout on "reference".
-// fp8       a and b each e4m3 or e5m2, b_up as b; c, bias and residual f32 or one 16-bit dtype. The value of an element
+// fp8       a and b each e4m3 or e5m2, b_up as b; c, bias, bias_up and residual f32 or one 16-bit dtype. The value of an element
 //           is the element times its scale. Scales are f32 on the tensors' device, so that earlier calls on the stream
 //           may compute them; an absent scale is 1. Per tensor: a_scale, b_scale, b_up_scale have shape () or (1). Per
 //           block: a_scale and b_scale are both present, and b_up_scale with b_up. a_scale (batch..., m, ceil(k / 128))
 //           has a scale for each 128 columns of a row of a; b_scale and b_up_scale (batch..., ceil(k / 128),
 //           ceil(n / 128)) have one for each 128 x 128 of b. Each is transposed if its operand is, may lack the batch
 //           dimensions, and has a stride of 1 in one of its last two dimensions.
-// Aliasing  residual may be c itself; c must not overlap a, b, b_up, bias or scales.
-// NaN       A NaN in a row of op(a) affects only that row of c; in a column of op(b) or bias, only that column; in
+// Aliasing  residual may be c itself; c must not overlap a, b, b_up, bias, bias_up or scales.
+// NaN       A NaN in a row of op(a) affects only that row of c; in a column of op(b), bias or bias_up, only that column; in
 //           residual, only that element. 0 times an infinity is NaN too, so padding must be finite.
 // k = 0     the product is 0: c is the epilogue of 0, and unchanged under accumulate without bias or
 //           residual. Without accumulate c is never read, so NaN in it does no harm.
@@ -97,6 +98,7 @@ typedef struct tsr_matmul_forward_args {
     tsr_tensor b_up_scale;   // in as b_scale, for b_up; optional
     int32_t fast_accumulate; // fp8 on tensor cores: see Numerics
     tsr_matmul_math math;    // of f32: it changes nothing elsewhere
+    tsr_tensor bias_up;      // in (n), optional, with b_up
 } tsr_matmul_forward_args;
 
 #define TSR_MATMUL_FORWARD_ARGS(...)                                                               \

@@ -14,7 +14,7 @@ extern "C" {
 //
 //   v = alpha a_i b[g] + bias[g]          alpha is 1 unless has_alpha
 //   v = act(v)                            activation
-//   v = v gate(alpha a_i b_up[g])         b_up given: SwiGLU, GeGLU over separate gate (b) and up weights
+//   v = v gate(alpha a_i b_up[g] + bias_up[g])  b_up given, bias_up only with it
 //   c_i = c_i + v or v                    accumulate or not
 //
 // Groups    either offsets or counts says which rows belong to a group; both are int32 on the context's device.
@@ -25,11 +25,11 @@ extern "C" {
 // Row list  a_rows (rows), with offsets only: a is then (num_a_rows, k) for any num_a_rows, and a_i above is row a_rows[i] of
 //           a, as tsr_moe_permute gives it (row_tokens). Rows of a may occur many times or never. Elements of a_rows that
 //           belong to no group are not indices (they may be -1), and rows of a that no group's element names are not read.
-// Shapes    b, b_up (num_groups, k, n), or (num_groups, n, k) with transpose_b; bias (num_groups, n).
-// Strides   1 in the last dimension of a, c and bias, and in one of the last two of b and b_up (so a transposed view is
+// Shapes    b, b_up (num_groups, k, n), or (num_groups, n, k) with transpose_b; bias, bias_up (num_groups, n).
+// Strides   1 in the last dimension of a, c, bias and bias_up, and in one of the last two of b and b_up (so a transposed view is
 //           legal without the flag); else any, 0 too for inputs. Elements of c must not overlap.
-// Dtypes    a, b and b_up alike: f32, bf16, f16. c: a's dtype or f32. bias: a's dtype or f32. accumulate needs c f32. f64
-//           throughout on "reference". offsets, counts and a_rows int32.
+// Dtypes    a, b and b_up alike: f32, bf16, f16. c: a's dtype or f32. bias, bias_up: a's dtype or f32, each for
+//           itself. accumulate needs c f32. f64 throughout on "reference". offsets, counts and a_rows int32.
 // Aliasing  c must not overlap any input.
 // k = 0     as tessera/matmul.h: c is the epilogue of 0. Without accumulate c is never read.
 // Numerics  as tessera/matmul.h: fp32 accumulation in blocks of k, error (8 + 4 sqrt(k)) 2^-24 (|a||b|) carried through the
@@ -38,8 +38,8 @@ extern "C" {
 //           CUDA, under TSR_BATCH_INVARIANT, for any rows and num_groups. On the CPU, without TSR_BATCH_INVARIANT, they
 //           may depend on the size of the row's own group if that is at most 16. In one variant a row has the same bits
 //           whether or not it comes by a_rows.
-// NaN       A NaN in a row of a affects only the rows of c that are products of it. A NaN in b[g] or bias[g] affects only
-//           its column, in group g's rows.
+// NaN       A NaN in a row of a affects only the rows of c that are products of it. A NaN in b[g], bias[g] or bias_up[g]
+//           affects only its column, in group g's rows.
 // Bad offsets  on the CPU offsets that fall or lie outside of [0, rows], counts outside of [0, rows], and a group's elements
 //           of a_rows outside of [0, num_a_rows) are INVALID_ARGUMENT, before anything is written. On CUDA the host does
 //           not look: each offset and count is clamped to [0, rows], and a group ends no earlier than it begins; if groups
@@ -63,7 +63,8 @@ typedef struct tsr_matmul_grouped_forward_args {
     int32_t accumulate;
     float alpha;
     int32_t has_alpha;
-    tsr_tensor a_rows; // in  (rows), int32, optional, with offsets
+    tsr_tensor a_rows;  // in  (rows), int32, optional, with offsets
+    tsr_tensor bias_up; // in  (num_groups, n), optional, with b_up
 } tsr_matmul_grouped_forward_args;
 
 #define TSR_MATMUL_GROUPED_FORWARD_ARGS(...)                                                       \

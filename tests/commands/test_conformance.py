@@ -102,13 +102,13 @@ def activate(kind, x):
             "gelu_tanh": lambda: x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))}[kind]()
 
 
-def matmul_forward(call, a, b, b_up=None, bias=0, residual=0, c=0):
+def matmul_forward(call, a, b, b_up=None, bias=0, bias_up=0, residual=0, c=0):
     params = call["params"]
     a = np.swapaxes(a, -1, -2) if params["transpose_a"] else a
     turn = (lambda t: np.swapaxes(t, -1, -2)) if params["transpose_b"] else lambda t: t
     out = activate(params["activation"], params["alpha"] * (a @ turn(b)) + bias)
     if b_up is not None:
-        up = params["alpha"] * (a @ turn(b_up))
+        up = params["alpha"] * (a @ turn(b_up)) + bias_up
         out = out * (np.clip(up, -7, 7) + 1 if params["activation"] == "swiglu_clamped" else up)
     return {"c": out + residual + (c if params["accumulate"] else 0)}
 

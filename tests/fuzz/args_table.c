@@ -69,6 +69,7 @@ static const struct args_field matmul_forward_fields[] = {
     IN_OPTIONAL(b_up_scale, "1|||11", 'q'),
     INT32(fast_accumulate, NULL),
     ENUM(math),
+    IN_OPTIONAL(bias_up, "n", 'w'),
     {NULL},
 };
 #undef ARGS
@@ -105,6 +106,7 @@ static const struct args_field matmul_grouped_forward_fields[] = {
     FLOAT(alpha),
     INT32(has_alpha, NULL),
     IN_OPTIONAL(a_rows, "q||q|", 'i'),
+    IN_OPTIONAL(bias_up, "bn", 'w'),
     {NULL},
 };
 #undef ARGS

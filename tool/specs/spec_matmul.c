@@ -107,6 +107,7 @@ static const struct slot_spec forward_slots[] = {
     {"b", SLOT_IN, SLOT_MAIN, false, NULL, true},
     {"b_up", SLOT_IN, SLOT_MAIN, true, NULL, true},
     {"bias", SLOT_IN, SLOT_SMALL, true, NULL, false},
+    {"bias_up", SLOT_IN, SLOT_SMALL, true, NULL, false},
     {"residual", SLOT_IN, SLOT_SMALL, true, NULL, false},
     {"c", SLOT_INOUT, SLOT_SMALL, false, NULL, false},
     {"a_scale", SLOT_IN, SLOT_F32, true, NULL, true},
@@ -131,7 +132,8 @@ static int forward_shape(const struct op_case *c, int slot, int64_t *shape) {
     case A: return shape_of_a(c, shape);
     case B:
     case B_UP: return shape_of_b(c, shape);
-    case BIAS: return shape_of_bias(c, shape);
+    case BIAS:
+    case BIAS_UP: return shape_of_bias(c, shape);
     case RESIDUAL:
     case C: return shape_of_c(c, shape);
     default: return scale_shape(c, slot, shape);
@@ -162,7 +164,8 @@ static tsr_status forward_call(tsr_context *ctx, const struct op_case *c, const 
                                 .has_alpha = 1, .a_scale = c->tensor[A_SCALE],
                                 .b_scale = c->tensor[B_SCALE], .b_up_scale = c->tensor[B_UP_SCALE],
                                 .fast_accumulate = is(c, FAST_ACCUMULATE),
-                                .math = (tsr_matmul_math)c->param[MATH]);
+                                .math = (tsr_matmul_math)c->param[MATH],
+                                .bias_up = c->tensor[BIAS_UP]);
     return workspace_bytes != NULL ? tsr_matmul_forward_prepare(ctx, &args, workspace_bytes)
                                    : tsr_matmul_forward(ctx, &args);
 }
@@ -189,6 +192,7 @@ static void forward_randomize(struct rng *rng, struct op_case *c) {
     if (c->is_present[B_UP] && rng_chance(rng, 0.3))
         c->param[ACTIVATION] = TSR_ACTIVATION_SWIGLU_CLAMPED;
     c->is_present[BIAS] = rng_chance(rng, 0.3);
+    c->is_present[BIAS_UP] = c->is_present[B_UP] && rng_chance(rng, 0.4);
     c->is_present[RESIDUAL] = rng_chance(rng, 0.2);
     if (c->dtype == TSR_F32 && rng_chance(rng, 0.3))
         c->param[MATH] = (double)rng_int(rng, 1, TSR_MATMUL_MATH_COUNT - 1);

@@ -71,7 +71,7 @@ static double long_sum_loss(const struct op_case *c, int slot, int64_t length) {
 struct element {
     const double *a, *b, *up;
     int64_t a_step, b_step, k;
-    double alpha, bias, residual, y;
+    double alpha, bias, bias_up, residual, y;
     tsr_activation activation;
     bool is_accumulating, is_fp8, is_fast;
     tsr_matmul_math math;
@@ -137,7 +137,8 @@ static double element_bound(const struct op_case *c, const struct element *e) {
                 e->tail_loss * fabs(v) * 0.5 * erfc(fabs(v) * sqrt(0.5));
     if (e->up != NULL) {
         struct dot gate = dot(c, e, e->up, &e->up_scale);
-        double up = e->alpha * gate.sum, up_error = fabs(e->alpha) * gate.error;
+        double up = e->alpha * gate.sum + e->bias_up;
+        double up_error = fabs(e->alpha) * gate.error + 2 * u32 * fabs(up);
         double factor = fabs(up);
         if (is_clamped) {
             factor = fabs((up > 7 ? 7 : up < -7 ? -7 : up) + 1);
@@ -157,7 +158,7 @@ void matmul_forward_bound(const struct op_case *c, int slot, double *bound) {
     struct strides sb = strides_of(k, n, is(c, TRANSPOSE_B), is(c, SHARED_B));
     const double *a = c->tensor[A].data, *b = c->tensor[B].data, *y = c->tensor[C].data;
     const double *up = case_values(c, "b_up"), *bias = case_values(c, "bias");
-    const double *residual = case_values(c, "residual");
+    const double *residual = case_values(c, "residual"), *bias_up = case_values(c, "bias_up");
     int64_t of_k = (k + 127) / 128, of_n = (n + 127) / 128;
     struct strides xa = strides_of(m, of_k, is(c, TRANSPOSE_A), false);
     struct strides xb = strides_of(of_k, of_n, is(c, TRANSPOSE_B), is(c, SHARED_B));
@@ -187,6 +188,7 @@ void matmul_forward_bound(const struct op_case *c, int slot, double *bound) {
                 e.b_scale = scales_at(of_b, block, xb.row);
                 e.up_scale = scales_at(of_up, block, xb.row);
                 e.bias = bias != NULL ? bias[j] : 0;
+                e.bias_up = bias_up != NULL ? bias_up[j] : 0;
                 e.residual = residual != NULL ? residual[at] : 0;
                 e.y = y[at];
                 bound[at] = element_bound(c, &e);
@@ -212,7 +214,7 @@ void matmul_grouped_forward_bound(const struct op_case *c, int slot, double *bou
     struct strides sb = strides_of(k, n, is(c, GROUPED_TRANSPOSE_B), false);
     const double *a = c->tensor[GROUPED_A].data, *b = c->tensor[GROUPED_B].data;
     const double *y = c->tensor[GROUPED_C].data, *up = case_values(c, "b_up");
-    const double *bias = case_values(c, "bias");
+    const double *bias = case_values(c, "bias"), *bias_up = case_values(c, "bias_up");
     struct element e = {.a_step = 1,
                         .b_step = sb.row,
                         .k = k,
@@ -230,6 +232,7 @@ void matmul_grouped_forward_bound(const struct op_case *c, int slot, double *bou
                 e.b = b + col;
                 e.up = up != NULL ? up + col : NULL;
                 e.bias = bias != NULL ? bias[g * n + j] : 0;
+                e.bias_up = bias_up != NULL ? bias_up[g * n + j] : 0;
                 e.y = y[i * n + j];
                 bound[i * n + j] = element_bound(c, &e);
             }

@@ -161,6 +161,7 @@ static const struct slot_spec forward_slots[] = {
     {"b", SLOT_IN, SLOT_MAIN, false, NULL, true},
     {"b_up", SLOT_IN, SLOT_MAIN, true, NULL, true},
     {"bias", SLOT_IN, SLOT_SMALL, true, NULL, false},
+    {"bias_up", SLOT_IN, SLOT_SMALL, true, NULL, false},
     {"c", SLOT_INOUT, SLOT_SMALL, false, NULL, false},
     {0},
 };
@@ -174,6 +175,7 @@ static int forward_shape(const struct op_case *c, int slot, int64_t *shape) {
     case GROUPED_B:
     case GROUPED_B_UP: return grouped_shape_of_matrices(c, shape);
     case GROUPED_BIAS:
+    case GROUPED_BIAS_UP:
         shape[0] = (int64_t)c->param[GROUPS];
         shape[1] = (int64_t)c->param[N];
         return 2;
@@ -203,6 +205,7 @@ static tsr_status forward_call(tsr_context *ctx, const struct op_case *c, const 
                                         .a = c->tensor[GROUPED_A], .b = c->tensor[GROUPED_B],
                                         .b_up = c->tensor[GROUPED_B_UP],
                                         .bias = c->tensor[GROUPED_BIAS],
+                                        .bias_up = c->tensor[GROUPED_BIAS_UP],
                                         .offsets = c->tensor[OFFSETS], .counts = c->tensor[COUNTS],
                                         .c = c->tensor[GROUPED_C],
                                         .transpose_b = is(c, GROUPED_TRANSPOSE_B),
@@ -226,6 +229,7 @@ static void forward_randomize(struct rng *rng, struct op_case *c) {
     if (c->is_present[GROUPED_B_UP] && rng_chance(rng, 0.3))
         c->param[GROUPED_ACTIVATION] = TSR_ACTIVATION_SWIGLU_CLAMPED;
     c->is_present[GROUPED_BIAS] = rng_chance(rng, 0.3);
+    c->is_present[GROUPED_BIAS_UP] = c->is_present[GROUPED_B_UP] && rng_chance(rng, 0.4);
 }
 
 // c before the call is NaN in elements that the call overwrites; this must not matter.
@@ -293,7 +297,8 @@ static const struct edge_case forward_edges[] = {
     {"relu2", "rows=99 n=72 k=64 groups=3 ragged=1 activation=relu2 +offsets +bias", FILL_NORMAL,
      LAYOUT_CONTIGUOUS},
     {"gpt-oss",
-     "rows=99 n=72 k=64 groups=3 ragged=1 activation=swiglu_clamped +offsets +b_up +bias",
+     "rows=99 n=72 k=64 groups=3 ragged=1 activation=swiglu_clamped +offsets +b_up +bias "
+     "+bias_up",
      FILL_NORMAL, LAYOUT_CONTIGUOUS},
     {"accumulate", "rows=99 n=70 k=129 groups=3 ragged=1 accumulate=1 +offsets", FILL_NORMAL,
      LAYOUT_RANDOM},

@@ -38,9 +38,7 @@ void moe_forward_pass(struct moe_pass *pass) {
     const struct moe_options *o = &p->options;
     const int64_t tokens = p->num_tokens, rows = p->num_rows, k = p->top_k;
     const tsr_dtype dtype = p->x.dtype;
-    // The gate's product cannot add a bias of its other factor.
-    const bool is_fused =
-        !tsri_is_present(&p->preact) && !(moe_is_gated(p) && tsri_is_present(&p->b_up));
+    const bool is_fused = !tsri_is_present(&p->preact);
     tsr_tensor router_x = p->x, logits = p->logits, h = p->preact, input = p->x, gate, up;
     struct moe_shared shared;
 
@@ -87,8 +85,8 @@ void moe_forward_pass(struct moe_pass *pass) {
                  .up = moe_is_gated(p) ? up : gate, .y = a, .kind = moe_activation(p));
     } else if (moe_is_gated(p)) {
         MOE_CALL(pass, matmul_grouped_forward, .a = input, .a_rows = row_tokens, .offsets = offsets,
-                 .b = p->w_gate, .bias = p->b_gate, .b_up = p->w_up, .c = a, .transpose_b = 1,
-                 .activation = moe_activation(p));
+                 .b = p->w_gate, .bias = p->b_gate, .b_up = p->w_up, .bias_up = p->b_up, .c = a,
+                 .transpose_b = 1, .activation = moe_activation(p));
     } else {
         MOE_CALL(pass, matmul_grouped_forward, .a = input, .a_rows = row_tokens, .offsets = offsets,
                  .b = p->w_up, .bias = p->b_up, .c = a, .transpose_b = 1,

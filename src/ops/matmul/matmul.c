@@ -98,6 +98,7 @@ static void plan_key(const void *problem, void *key) {
     for (int i = 0; i < TSRI_COUNT(matrices); i++)
         matrices[i]->data = tsri_place_of(matrices[i]->data);
     p->bias = tsri_place_of(p->bias);
+    p->bias_up = tsri_place_of(p->bias_up);
     p->groups.starts.data = tsri_place_of(p->groups.starts.data);
 }
 
@@ -122,6 +123,8 @@ static tsr_status check_side_dtype(const char *op, const char *field, const tsr_
         return matmul_check_side_dtype(op, field, t, "c", &args->c);
     if (is_16_bits(t) && is_16_bits(&args->bias))
         return matmul_check_side_dtype(op, field, t, "bias", &args->bias);
+    if (is_16_bits(t) && is_16_bits(&args->bias_up))
+        return matmul_check_side_dtype(op, field, t, "bias_up", &args->bias_up);
     if (is_16_bits(t) || t->dtype == TSR_F32) return TSR_OK;
     return tsri_fail(TSR_INVALID_ARGUMENT,
                      "%s: %s.dtype is %s beside a of fp8, expected f32, bf16 or f16", op, field,
@@ -153,6 +156,17 @@ static tsr_status check_scales(const char *op, tsr_matmul_forward_args *args,
     return TSR_OK;
 }
 
+static tsr_status check_bias(const char *op, const char *field, tsr_tensor *bias,
+                             const tsr_matmul_forward_args *args, int64_t n, const void **data,
+                             tsr_dtype *dtype) {
+    if (!tsri_is_present(bias)) return TSR_OK;
+    TSRI_TRY(tsri_check_vector(op, field, bias, TSRI_IN, n));
+    TSRI_TRY(check_side_dtype(op, field, bias, args));
+    *data = bias->data;
+    *dtype = bias->dtype;
+    return TSR_OK;
+}
+
 static tsr_status check_epilogue(const char *op, tsr_matmul_forward_args *args,
                                  struct matmul_problem *p) {
     TSRI_TRY(matmul_check_activation(op, args->activation, &args->b_up));
@@ -169,12 +183,9 @@ static tsr_status check_epilogue(const char *op, tsr_matmul_forward_args *args,
     p->alpha = args->has_alpha ? args->alpha : 1.0f;
     p->may_sum_fast = args->fast_accumulate != 0;
     p->math = args->math;
-    if (!tsri_is_present(&args->bias)) return TSR_OK;
-    TSRI_TRY(tsri_check_vector(op, "bias", &args->bias, TSRI_IN, p->n));
-    TSRI_TRY(check_side_dtype(op, "bias", &args->bias, args));
-    p->bias = args->bias.data;
-    p->bias_dtype = args->bias.dtype;
-    return TSR_OK;
+    TSRI_TRY(matmul_check_bias_up(op, &args->bias_up, &args->b_up));
+    TSRI_TRY(check_bias(op, "bias", &args->bias, args, p->n, &p->bias, &p->bias_dtype));
+    return check_bias(op, "bias_up", &args->bias_up, args, p->n, &p->bias_up, &p->bias_up_dtype);
 }
 
 static tsr_status check_forward(const tsr_context *ctx, const tsr_matmul_forward_args *given,
@@ -204,6 +215,7 @@ static tsr_status check_forward(const tsr_context *ctx, const tsr_matmul_forward
     TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "b", &args->b, false));
     TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "b_up", &args->b_up, false));
     TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "bias", &args->bias, false));
+    TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "bias_up", &args->bias_up, false));
     return tsri_check_disjoint(op, "c", &args->c, "residual", &args->residual, true);
 }
 

@@ -167,3 +167,8 @@ tsr_status matmul_check_activation(const char *op, tsr_activation activation,
                      "%s: b_up is absent, expected a tensor with activation %s", op,
                      tsr_activation_name(activation));
 }
+
+tsr_status matmul_check_bias_up(const char *op, const tsr_tensor *bias_up, const tsr_tensor *b_up) {
+    if (!tsri_is_present(bias_up) || tsri_is_present(b_up)) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: bias_up is given without b_up, expected both", op);
+}

@@ -27,6 +27,9 @@ tsr_status matmul_check_side_dtype(const char *op, const char *field, const tsr_
 tsr_status matmul_check_activation(const char *op, tsr_activation activation,
                                    const tsr_tensor *b_up);
 
+// Checks that bias_up has a product to be added to.
+tsr_status matmul_check_bias_up(const char *op, const tsr_tensor *bias_up, const tsr_tensor *b_up);
+
 // Checks a scale of the fp8 operand `of`: one element, or one for each block of rows x cols, by its rank. Absent scales
 // pass.
 tsr_status matmul_check_scale(const char *op, const char *field, tsr_tensor *t,

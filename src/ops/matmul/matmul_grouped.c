@@ -169,20 +169,21 @@ static tsr_status check_lines(const tsr_context *ctx, const char *op, const char
 
 // ---- Forward ----------------------------------------------------------------------------------
 
-static tsr_status check_bias(const char *op, tsr_tensor *bias, const tsr_tensor *a,
-                             struct matmul_problem *p) {
+static tsr_status check_bias(const char *op, const char *field, tsr_tensor *bias,
+                             const tsr_tensor *a, const struct matmul_problem *p, const void **data,
+                             tsr_dtype *dtype, int64_t *step) {
     if (!tsri_is_present(bias)) return TSR_OK;
     struct matmul_matrix rows;
-    TSRI_TRY(tsri_check_tensor(op, "bias", bias, TSRI_IN));
-    TSRI_TRY(check_rank(op, "bias", bias, 2));
+    TSRI_TRY(tsri_check_tensor(op, field, bias, TSRI_IN));
+    TSRI_TRY(check_rank(op, field, bias, 2));
     struct matmul_problem shape = {.num_batches = 1, .batch = {1, 1, 1}};
     TSRI_TRY(
-        matmul_check_matrix(op, "bias", bias, TSRI_IN, &shape, p->num_batches, p->n, false, &rows));
-    TSRI_TRY(matmul_check_rows_contiguous(op, "bias", &rows, p->n));
-    TSRI_TRY(matmul_check_side_dtype(op, "bias", bias, "a", a));
-    p->bias = rows.data;
-    p->bias_dtype = rows.dtype;
-    p->groups.bias = rows.row;
+        matmul_check_matrix(op, field, bias, TSRI_IN, &shape, p->num_batches, p->n, false, &rows));
+    TSRI_TRY(matmul_check_rows_contiguous(op, field, &rows, p->n));
+    TSRI_TRY(matmul_check_side_dtype(op, field, bias, "a", a));
+    *data = rows.data;
+    *dtype = rows.dtype;
+    *step = rows.row;
     return TSR_OK;
 }
 
@@ -209,7 +210,11 @@ static tsr_status check_forward(const tsr_context *ctx,
     }
     TSRI_TRY(check_rows(op, "c", &args->c, TSRI_OUT, p, &p->m, &p->n, false, &p->c));
     TSRI_TRY(check_accumulate(op, "c", &args->c, &args->a, args->accumulate));
-    TSRI_TRY(check_bias(op, &args->bias, &args->a, p));
+    TSRI_TRY(matmul_check_bias_up(op, &args->bias_up, &args->b_up));
+    TSRI_TRY(check_bias(op, "bias", &args->bias, &args->a, p, &p->bias, &p->bias_dtype,
+                        &p->groups.bias));
+    TSRI_TRY(check_bias(op, "bias_up", &args->bias_up, &args->a, p, &p->bias_up, &p->bias_up_dtype,
+                        &p->groups.bias_up));
     TSRI_TRY(matmul_check_activation(op, args->activation, &args->b_up));
     p->activation = args->activation;
     p->is_accumulating = args->accumulate != 0;
@@ -219,6 +224,7 @@ static tsr_status check_forward(const tsr_context *ctx,
     TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "b", &args->b, false));
     TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "b_up", &args->b_up, false));
     TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "bias", &args->bias, false));
+    TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "bias_up", &args->bias_up, false));
     TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "offsets", &args->offsets, false));
     TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "a_rows", &args->a_rows, false));
     return tsri_check_disjoint(op, "c", &args->c, "counts", &args->counts, false);

@@ -24,6 +24,7 @@ struct matmul_group_params {
     const int *starts; // offsets or counts; 0: no groups
     long long step;    // from one element to the next
     long long bias;    // from one group's bias to the next group's
+    long long bias_up; // the same of bias_up
     int are_counts;
     int are_depths; // groups cut k, not m
     struct matmul_list_params of_a, of_b;
@@ -36,11 +37,11 @@ struct matmul_scale {
     long long mn, k, batch[3];
 };
 
-// c = act(alpha a b + bias) [alpha a b_up] + residual [+ c]. Lines of a and b run along k, or along m and n (is_mn).
-// Lines of c and residual run along n. A tile is a block of c and, if k is split, a part of k.
+// c = act(alpha a b + bias) [gate(alpha a b_up + bias_up)] + residual [+ c]. Lines of a and b run along k, or along m and n
+// (is_mn). Lines of c and residual run along n. A tile is a block of c and, if k is split, a part of k.
 struct matmul_params {
     struct matmul_operand a, b, b_up, residual, c;
-    const void *bias;
+    const void *bias, *bias_up;
     float *partial; // of splits: (split, batch, [b, b_up], m, n), partial_row floats per row
     long long m, n, k, batch[3], num_batches;
     long long tiles_m, tiles_n, first_tile; // first_tile: the tile of this launch's first block
@@ -49,8 +50,8 @@ struct matmul_params {
     int group_m; // rows of tiles that are processed together, column by column, for cache reuse
     int a_is_mn, b_is_mn;
     int a_is_vector, b_is_vector; // lines start at multiples of 16 bytes
-    int c_is_vector;              // so do lines of c, residual and bias
-    int bias_is_f32, residual_is_f32, c_is_f32, activation, is_accumulating;
+    int c_is_vector;              // so do lines of c, residual and biases
+    int bias_is_f32, bias_up_is_f32, residual_is_f32, c_is_f32, activation, is_accumulating;
     int has_sums; // shared memory has room for the sums of parts of k
     float alpha;
     struct matmul_group_params groups;

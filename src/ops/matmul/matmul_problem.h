@@ -69,6 +69,7 @@ struct matmul_groups {
     bool are_counts;
     bool are_depths; // groups cut k, not m: a group's rows are columns of a and rows of b
     int64_t bias;    // from one group's bias to the next group's
+    int64_t bias_up; // the same of bias_up
     struct matmul_list of_a, of_b; // in the product of one group too; of_b only if groups cut k
 };
 
@@ -77,7 +78,7 @@ struct matmul_groups {
 // it before its end.
 enum matmul_order { MATMUL_ALONE, MATMUL_FOLLOWED, MATMUL_BESIDE };
 
-// c = act(alpha a b + bias) [alpha a b_up] + residual [+ c]; see tessera/matmul.h. With groups, the innermost batch
+// c = act(alpha a b + bias) [gate(alpha a b_up + bias_up)] + residual [+ c]; see tessera/matmul.h. With groups, the innermost batch
 // dimension counts them; with offsets, a and c (a and b, if groups cut k) are each one matrix, and m (or k) is the
 // total number of rows. Scales of fp8 have an element for each 128 steps of k, those of b also for 128 columns: a(i, s)
 // means a(i, s) a_scale(i, s / 128), b(s, j) means b(s, j) b_scale(s / 128, j / 128). A scale for the whole tensor has
@@ -88,8 +89,8 @@ struct matmul_problem {
     int64_t m, n, k, num_batches;
     int64_t batch[MATMUL_MAX_BATCH_DIMS];         // shape; num_batches is its product
     struct matmul_matrix a, b, b_up, residual, c; // col is 1 in c and residual
-    const void *bias;
-    tsr_dtype bias_dtype;
+    const void *bias, *bias_up;
+    tsr_dtype bias_dtype, bias_up_dtype;
     tsr_activation activation;
     bool is_accumulating;
     float alpha;

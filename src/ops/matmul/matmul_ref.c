@@ -43,6 +43,7 @@ static void reference_elements(const struct matmul_problem *p, int64_t i, int64_
         double v = sum[c];
         if (p->bias != NULL) v += tsri_load(p->bias_dtype, p->bias, j + c);
         v = tsri_activate(p->activation, v, &grad);
+        if (p->bias_up != NULL) up[c] += tsri_load(p->bias_up_dtype, p->bias_up, j + c);
         if (p->b_up.data != NULL) v *= tsri_gate(p->activation, up[c], &grad);
         if (p->residual.data != NULL) v += load(&p->residual, i, j + c);
         if (p->is_accumulating) v += load(&p->c, i, j + c);

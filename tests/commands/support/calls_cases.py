@@ -21,7 +21,7 @@ INDICES = {"cu_seqlens_q", "cu_seqlens_k", "seqused_k", "cache_seqlens", "page_t
            "offsets", "counts", "a_rows", "dc_rows", "topk_ids", "tokens_per_expert", "num_nan_rows", "row_tokens",
            "token_rows", "num_dropped"}
 # The main dtype or f32.
-SMALL = {"bias", "alibi_slopes", "sinks", "b_qkv", "b_out", "grad", "router", "logits_bias", "b_gate", "b_up", "b_down"}
+SMALL = {"bias", "bias_up", "alibi_slopes", "sinks", "b_qkv", "b_out", "grad", "router", "logits_bias", "b_gate", "b_up", "b_down"}
 SMALL_OF = {("layernorm", "weight"), ("rmsnorm", "weight"), ("matmul", "residual"), ("moe_combine", "residual")}
 TOGETHER = [("k_new", "v_new"), ("cos", "sin"), ("cu_seqlens_q", "cu_seqlens_k"), ("tokens_per_expert", "dload_balance_loss")]
 # Optional outputs that are no gradient dX of an X, and the tensor that they come with.
@@ -293,7 +293,7 @@ SCALARS = {
     "scaling.high_freq_factor": (lambda r, s: r.uniform(3, 6), 0.1),
     "scaling.original_max_position": (lambda r, s: r.uniform(10, 9000), 0.0),
 }
-NEEDS = {"preact": "activation", "seed": "dropout_p", "offset": "dropout_p", "max_seqlen_q": "cu_seqlens_q",
+NEEDS = {"bias_up": "b_up", "preact": "activation", "seed": "dropout_p", "offset": "dropout_p", "max_seqlen_q": "cu_seqlens_q",
          "max_seqlen_k": "cu_seqlens_q", "window_right": "mask", "topk_groups": "num_groups",
          "group_score": "topk_groups"}  # no effect without the other
 NEEDED = {"num_heads": 0.97, "top_k": 1}  # the chance that a scalar is given; others have a third
@@ -329,6 +329,8 @@ def is_there(rng, case, name, f, forced, absent):
         return rng.random() < 0.02
     if name == "preact":
         return bool(case.scalars.get("activation"))
+    if name == "bias_up" and "b_up" not in case.tensors:
+        return False
     if name == "bias" and "layernorm" in case.calls[0].op and "weight" not in case.tensors:
         return False
     if name.endswith("_scale"):

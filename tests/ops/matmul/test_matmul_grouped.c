@@ -32,6 +32,7 @@ static tsr_tensor rows_tensor(void *data, tsr_dtype dtype, int64_t cols, bool ha
 }
 
 static _Alignas(64) unsigned char up[GROUPS * K * N * 8], bias[GROUPS * N * 8], dc[MOST * N * 8];
+static _Alignas(64) unsigned char bias_up[GROUPS * (N + 3) * 8];
 static _Alignas(64) unsigned char out[GUARD + GROUPS * K * N * 8 + MOST * N * 8 + GUARD];
 
 static void fill_rows(void *to, tsr_dtype dtype, int64_t cols, int salt, bool has_counts) {
@@ -51,7 +52,7 @@ static int64_t weight_at(int g, int64_t i, int64_t j, bool is_transposed) {
 
 struct form {
     tsr_dtype dtype, out;
-    bool has_counts, is_transposed, has_epilogue; // bias, alpha 2, gate, accumulate
+    bool has_counts, is_transposed, has_epilogue; // biases, alpha 2, gate, accumulate
 };
 
 static double product(const struct form *f, int g, int64_t r, int64_t j, int salt) {
@@ -68,7 +69,7 @@ static double expected(const struct form *f, int64_t r, int64_t j) {
     if (!f->has_epilogue) return v;
     v = 2 * v + number(g * N + j, 4);
     v = v > 0 ? v : 0;
-    return 7 + v * 2 * product(f, g, r, j, 3);
+    return 7 + v * (2 * product(f, g, r, j, 3) + number(g * N + j, 6));
 }
 
 // Compares one call's results with the expected values, and checks the guards.
@@ -108,6 +109,7 @@ static int forward_runs(tsr_context *ctx, const struct form *f) {
                 tsr_store(f->dtype, b, weight_at(g, i, j, f->is_transposed), weight(g, i, j, 2));
                 tsr_store(f->dtype, up, weight_at(g, i, j, f->is_transposed), weight(g, i, j, 3));
                 tsr_store(f->dtype, bias, g * N + j, number(g * N + j, 4));
+                tsr_store(f->dtype, bias_up, g * (N + 3) + j, number(g * N + j, 6));
             }
     for (int64_t i = 0; i < rows * N; i++) wanted[i] = expected(f, i / N, i % N);
     const int64_t rows_of_b = f->is_transposed ? N : K, cols_of_b = f->is_transposed ? K : N;
@@ -120,6 +122,8 @@ static int forward_runs(tsr_context *ctx, const struct form *f) {
     if (f->has_epilogue) {
         args.b_up = TSR_TENSOR(up, f->dtype, GROUPS, rows_of_b, cols_of_b);
         args.bias = TSR_TENSOR(bias, f->dtype, GROUPS, N);
+        args.bias_up = TSR_TENSOR(bias_up, f->dtype, GROUPS, N);
+        args.bias_up.stride[0] = N + 3;
         args.activation = TSR_ACTIVATION_RELU;
         args.accumulate = args.has_alpha = 1;
         args.alpha = 2;
@@ -252,6 +256,15 @@ static void what_is_refused(void **state) {
     args = good;
     args.bias = TSR_TENSOR(x, TSR_F32, N);
     assert_status(tsr_matmul_grouped_forward(ctx, &args), TSR_INVALID_ARGUMENT, "bias.ndim is 1");
+    args = good;
+    args.bias_up = TSR_TENSOR(x, TSR_F32, 2, N);
+    assert_status(tsr_matmul_grouped_forward(ctx, &args), TSR_INVALID_ARGUMENT,
+                  "bias_up is given without b_up, expected both");
+    const tsr_tensor square = TSR_TENSOR(x, TSR_F32, 4, 4), line = TSR_TENSOR(x, TSR_F32, 4);
+    assert_status(
+        tsr_matmul_forward(ctx, &TSR_MATMUL_FORWARD_ARGS(.a = square, .b = square, .bias_up = line,
+                                                         .c = TSR_TENSOR(y, TSR_F32, 4, 4))),
+        TSR_INVALID_ARGUMENT, "matmul_forward: bias_up is given without b_up");
     args = good;
     args.c.data = x;
     assert_status(tsr_matmul_grouped_forward(ctx, &args), TSR_INVALID_ARGUMENT, "c", "a");

@@ -38,6 +38,9 @@ struct matmul_problem matmul_of_group(const struct matmul_problem *p, int64_t gr
     if (p->bias != NULL)
         one.bias = (const char *)p->bias +
                    group * p->groups.bias * (int64_t)tsr_dtype_bytes(p->bias_dtype);
+    if (p->bias_up != NULL)
+        one.bias_up = (const char *)p->bias_up +
+                      group * p->groups.bias_up * (int64_t)tsr_dtype_bytes(p->bias_up_dtype);
     if (p->groups.are_depths) {
         one.k = rows;
         one.groups.of_a = from_row(&one.a, one.a.col, p->groups.of_a, first);

@@ -23,7 +23,12 @@ SIMD_INLINE void finish_row(tsr_activation kind, const struct matmul_problem *p,
         vf v = vf_get(access, TSR_F32, acc, j, lanes) * alpha;                                     \
         if (p->bias != NULL) v = v + vf_get(access, p->bias_dtype, p->bias, col + (j), lanes);     \
         v = vf_activate(kind, v);                                                                  \
-        if (up != NULL) v = v * vf_gate(kind, vf_get(access, TSR_F32, up, j, lanes) * alpha);      \
+        if (up != NULL) {                                                                          \
+            vf u = vf_get(access, TSR_F32, up, j, lanes) * alpha;                                  \
+            if (p->bias_up != NULL)                                                                \
+                u = u + vf_get(access, p->bias_up_dtype, p->bias_up, col + (j), lanes);            \
+            v = v * vf_gate(kind, u);                                                              \
+        }                                                                                          \
         if (residual != NULL) v = v + vf_get(access, p->residual.dtype, residual, j, lanes);       \
         if (p->is_accumulating) v = v + vf_get(access, p->c.dtype, c, j, lanes);                   \
         vf_put(access, p->c.dtype, c, j, vf_one_nan(v), lanes);                                    \

@@ -78,7 +78,7 @@ tsr_status matmul_cuda_copy(tsr_context *ctx, const char *op, tsr_dtype dtype,
 }
 
 tsr_dtype matmul_cuda_dtype(const struct matmul_problem *p) {
-    const tsr_dtype dtypes[] = {p->c.dtype, p->bias_dtype, p->residual.dtype};
+    const tsr_dtype dtypes[] = {p->c.dtype, p->bias_dtype, p->bias_up_dtype, p->residual.dtype};
     if (!matmul_is_fp8(p->a.dtype)) return p->a.dtype;
     for (int i = 0; i < TSRI_COUNT(dtypes); i++)
         if (dtypes[i] == TSR_BF16 || dtypes[i] == TSR_F16) return dtypes[i];
@@ -122,9 +122,10 @@ static bool is_aligned(const struct matmul_problem *p, const struct matmul_matri
     return bits % 16 == 0;
 }
 
-static bool is_bias_aligned(const struct matmul_problem *p) {
-    int64_t step = p->groups.bias * (int64_t)tsr_dtype_bytes(p->bias_dtype);
-    return ((int64_t)(uintptr_t)p->bias | step) % 16 == 0;
+// step: from one group's bias to the next.
+static bool is_bias_aligned(const void *bias, tsr_dtype dtype, int64_t step) {
+    const int64_t bytes = step * (int64_t)tsr_dtype_bytes(dtype);
+    return bias == NULL || ((int64_t)(uintptr_t)bias | bytes) % 16 == 0;
 }
 
 static void set_scale(struct matmul_scale *to, const struct matmul_matrix *from, int64_t mn,
@@ -143,16 +144,23 @@ void matmul_cuda_set_output(const struct matmul_problem *p, struct matmul_params
     set_batch(params->c.batch, p->c.batch);
     set_batch(params->residual.batch, p->residual.batch);
     const struct matmul_groups *groups = &p->groups;
-    params->groups = (struct matmul_group_params){
-        groups->starts.data,       groups->starts.stride, groups->bias,
-        groups->are_counts,        groups->are_depths,    list_params(&groups->of_a),
-        list_params(&groups->of_b)};
+    params->groups = (struct matmul_group_params){groups->starts.data,
+                                                  groups->starts.stride,
+                                                  groups->bias,
+                                                  groups->bias_up,
+                                                  groups->are_counts,
+                                                  groups->are_depths,
+                                                  list_params(&groups->of_a),
+                                                  list_params(&groups->of_b)};
     params->bias = p->bias;
     params->bias_is_f32 = p->bias_dtype == TSR_F32;
+    params->bias_up = p->bias_up;
+    params->bias_up_is_f32 = p->bias_up_dtype == TSR_F32;
     params->residual_is_f32 = p->residual.dtype == TSR_F32;
     params->c_is_f32 = p->c.dtype == TSR_F32;
     params->c_is_vector = is_aligned(p, &p->c) && is_aligned(p, &p->residual) &&
-                          (p->bias == NULL || is_bias_aligned(p));
+                          is_bias_aligned(p->bias, p->bias_dtype, groups->bias) &&
+                          is_bias_aligned(p->bias_up, p->bias_up_dtype, groups->bias_up);
     params->activation = (int)p->activation;
     params->is_accumulating = p->is_accumulating;
     params->alpha = p->alpha;

@@ -88,7 +88,11 @@ DEVICE void finish(const struct matmul_params *p, const long long index[3], long
     }
     if (is_gated(p)) {
         const float of_up = factor(p, 1);
-        EACH_COL(i) v[i] *= gate(p->activation, of_up * up[i]);
+        EACH_COL(i) x[i] = 0;
+        if (p->bias_up != 0)
+            load_cols(x, p->bias_up, index[2] * p->groups.bias_up + col, p->bias_up_is_f32, count,
+                      is_vector);
+        EACH_COL(i) v[i] *= gate(p->activation, fmaf(of_up, up[i], x[i]));
     }
     if (p->residual.data != 0) {
         long long at = batch_offset(&p->residual, index) + row * p->residual.line + col;

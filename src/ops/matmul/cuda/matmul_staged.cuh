@@ -56,6 +56,16 @@ DEVICE void pick(float v[PICKED][4], float acc[TILES_M][EIGHTS][4], int number, 
     }
 }
 
+// What a bias adds to a lane's columns in PICKED eights: two of each, from `col` on. at: of the group's bias.
+DEVICE void load_bias(float add[PICKED][2], const void *bias, long long at, int is_f32, int col,
+                      int n) {
+#pragma unroll
+    for (int i = 0; i < 2 * PICKED; i++) {
+        const int here = col + i / 2 * 8 + i % 2;
+        if (here < n) add[i / 2][i % 2] = load_either(bias, at + here, is_f32);
+    }
+}
+
 #define ACTIVATE_ALL(of, kind)                                                                     \
     case kind:                                                                                     \
         EACH_VALUE(i) v[i / 4][i % 4] = of(kind, v[i / 4][i % 4]);                                 \

@@ -309,8 +309,11 @@ DEVICE void finish_chunks(const struct matmul_wgmma_params *w, const struct plac
             pick(v, acc, chunk, p->alpha, add);
             activate_all(v, p->activation, p->c_is_f32);
             if (is_gated(p)) {
-                float up[8][4], none[8][2] = {};
-                pick(up, acc, chunk + 1, p->alpha, none);
+                float up[8][4], add_up[8][2] = {};
+                if (p->bias_up != 0)
+                    load_bias(add_up, p->bias_up, 0, p->bias_up_is_f32,
+                              place->col + beside * 64 + me->lane % 4 * 2, (int)p->n);
+                pick(up, acc, chunk + 1, p->alpha, add_up);
                 gate_all(v, up, p->activation);
             }
             finish_chunk(w, place, me, v, &c, number, c.row + down * UNIT,

@@ -6,27 +6,22 @@
 
 #include "ops/matmul/cuda/grouped/matmul_grouped_tiles.cuh"
 
-// What the group's bias adds to a lane's columns, out of 32: two of each eight, from `col` on.
-DEVICE void load_bias(float add[4][2], const struct matmul_params *p, int group, int col) {
-    const long long bias = group * p->groups.bias;
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const int at = col + i / 2 * 8 + i % 2;
-        if (at < (int)p->n) add[i / 2][i % 2] = load_either(p->bias, bias + at, p->bias_is_f32);
-    }
-}
-
 // Columns [32 quarter, + 32) of c in this warp's 16 rows, after the epilogue.
 DEVICE void make_quarter(float v[4][4], const struct matmul_params *p, const struct place *place,
                          float alpha, float acc[TILES_M][EIGHTS][4], int quarter, int lane) {
     const int of_b = is_gated(p) ? quarter / 2 * 4 + quarter % 2 : quarter;
     float add[4][2] = {};
-    if (p->bias != 0) load_bias(add, p, place->group, place->col + quarter * 32 + lane % 4 * 2);
+    const int col = place->col + quarter * 32 + lane % 4 * 2;
+    if (p->bias != 0)
+        load_bias(add, p->bias, place->group * p->groups.bias, p->bias_is_f32, col, (int)p->n);
     pick(v, acc, of_b, alpha, add);
     activate_all(v, p->activation, p->c_is_f32);
     if (!is_gated(p)) return;
-    float up[4][4], none[4][2] = {};
-    pick(up, acc, of_b + 2, alpha, none);
+    float up[4][4], add_up[4][2] = {};
+    if (p->bias_up != 0)
+        load_bias(add_up, p->bias_up, place->group * p->groups.bias_up, p->bias_up_is_f32, col,
+                  (int)p->n);
+    pick(up, acc, of_b + 2, alpha, add_up);
     gate_all(v, up, p->activation);
 }
 
