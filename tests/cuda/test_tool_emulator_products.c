@@ -61,6 +61,12 @@ static const struct emulator_case cases[] = {
      "rows=99 rows_of_a=40 n=72 k=64 groups=3 ragged=1 +offsets +a_rows"},
     {"matmul_grouped_forward", "cuda-fma", TSR_F32,
      "rows=99 rows_of_a=40 n=37 k=19 groups=3 ragged=1 +offsets +a_rows"},
+    {"moe_forward", NULL, TSR_BF16,
+     "tokens=40 hidden=64 intermediate=32 experts=4 top_k=2 +router +w_gate +b_up +b_down +preact "
+     "+topk_ids +topk_weights +load_balance_loss"},
+    {"moe_backward", NULL, TSR_BF16,
+     "tokens=40 hidden=64 intermediate=32 experts=4 top_k=2 +router +w_gate +b_down "
+     "+dload_balance_loss +dx +drouter +dw_gate +dw_up +dw_down +db_up +db_down"},
     {"matmul_grouped_backward", "cuda-mma", TSR_BF16,
      "rows=99 rows_of_a=40 rows_of_dc=30 n=72 k=64 groups=3 ragged=1 +offsets +a_rows +dc_rows"},
     {"matmul_grouped_backward", "cuda-fma", TSR_F32,
