@@ -234,6 +234,14 @@ static tsr_status estimate_run(void *arg) {
         arg);
 }
 
+static tsr_status moe_estimate_run(void *arg) {
+    return tsr_moe_estimate(
+        ctx,
+        &TSR_MOE_ESTIMATE_ARGS(.dtype = TSR_F32, .is_gated = 1, .num_tokens = 20, .hidden = 16,
+                               .intermediate = 24, .num_experts = 4, .top_k = 2),
+        arg);
+}
+
 static tsr_status import_run(void *arg) {
     static float x[6];
     static int64_t shape[] = {2, 3};
@@ -257,6 +265,7 @@ static void other_calls(void **state) {
     char *block;
     double work = -1;
     tsr_self_attention_memory bytes;
+    tsr_moe_memory of_layer;
     const struct fault_call create = {"context_create", NULL, create_run, NULL, NULL},
                             memory = {"memory_alloc", make_context, memory_run, NULL, drop_context},
                             available = {"memory_available", NULL, available_run, NULL, NULL},
@@ -264,6 +273,8 @@ static void other_calls(void **state) {
                                      drop_context},
                             estimate = {"self_attention_estimate", make_context, estimate_run, NULL,
                                         drop_context},
+                            moe_estimate = {"moe_estimate", make_context, moe_estimate_run, NULL,
+                                            drop_context},
                             import = {"from_dlpack", NULL, import_run, NULL, NULL};
     assert_true(fault_walk(&create, NULL) >= 4); // the CPU mask, the quota's files, the context
     assert_true(fault_walk(&create, &work) >= 4);
@@ -271,6 +282,7 @@ static void other_calls(void **state) {
     assert_true(fault_walk(&available, NULL) >= 4); // the list of groups, the kernel's report
     assert_int_equal(fault_walk(&probe, &work), 2 * 2 * (NUM_THREADS - 1));
     assert_int_equal(fault_walk(&estimate, &bytes), 0);
+    assert_int_equal(fault_walk(&moe_estimate, &of_layer), 0);
     assert_int_equal(fault_walk(&import, NULL), 0);
 }
 
