@@ -7,6 +7,7 @@
 // one thread.
 // Figures: docs/kernels/embedding.md.
 #include "cpu/simd_elements.h"
+#include "cpu/simd_nan.h"
 #include "ops/embedding/embedding_problem.h"
 
 enum { LINE = 64 };
@@ -150,13 +151,14 @@ SIMD_INLINE void write_zeros(char *dw, int64_t bytes, bool is_streaming) {
     memset(dw + i, 0, (size_t)(bytes - i));
 }
 
-// dw = sums, or dw + sums. Non-temporal stores write whole lines.
+// dw = sums, or dw + sums, with one NaN: the loops above, which tasks choose by their columns, add in another order of
+// operands. Non-temporal stores write whole lines.
 SIMD_INLINE void write_row(tsr_dtype dtype, const float *sums, void *dw, int64_t cols,
                            bool is_accumulating, bool is_streaming) {
     int64_t i = 0;
     if (is_streaming) {
 #define VALUE(access, i, n)                                                                        \
-    vf_get(access == SIMD_PART ? SIMD_PART : SIMD_WHOLE, TSR_F32, sums, i, n)
+    vf_one_nan(vf_get(access == SIMD_PART ? SIMD_PART : SIMD_WHOLE, TSR_F32, sums, i, n))
         SIMD_FOR_VALUES(dtype, dw, cols, true, VALUE);
 #undef VALUE
         return;
@@ -164,12 +166,12 @@ SIMD_INLINE void write_row(tsr_dtype dtype, const float *sums, void *dw, int64_t
     for (; i + VL <= cols; i += VL) {
         vf value = vf_load(sums + i);
         if (is_accumulating) value = vf_load_as(dtype, dw, i) + value;
-        vf_store_as(dtype, dw, i, value);
+        vf_store_as(dtype, dw, i, vf_one_nan(value));
     }
     if (i < cols) {
         vf value = vf_load_n(sums + i, cols - i);
         if (is_accumulating) value = vf_load_as_n(dtype, dw, i, cols - i) + value;
-        vf_store_as_n(dtype, dw, i, value, cols - i);
+        vf_store_as_n(dtype, dw, i, vf_one_nan(value), cols - i);
     }
 }
 
