@@ -267,3 +267,75 @@ class Layer:
             except Exception:  # noqa: BLE001: torch has no such product for this dtype or device
                 continue
             yield name, made
+
+
+# ---- The layer beside ours -----------------------------------------------------------------------------------
+
+PLAIN = {"no_renormalize": 0, "routed_scaling": 1, "capacity": 0, "capacity_factor": 0, "weights_on_input": 0, "num_groups": 0,
+         "topk_groups": 0, "scoring": "softmax", "round_weights": "none"}
+NOT_TORCHS = ("logits_bias", "logits", "b_gate", "b_up", "b_down", "shared_w_gate", "shared_w_up", "shared_w_down", "shared_gate",
+              "correction_bias", "residual", "dlogits", "dtopk_weights", "dload_balance_loss", "dz_loss", "offsets", "mean_probs",
+              "load_balance_loss", "z_loss", "usage_variance", "num_nan_rows", "num_dropped")
+
+
+def layer_of(job):
+    """The layer, and the options of our call. Gate and up become halves of one tensor, as torch's ways have them, and so do
+    their gradients; numbers get the size that a layer has."""
+    torch, p, hidden, inner = job.torch, job.params, job["x"].shape[-1], job["w_up"].shape[1]
+    job.require(**PLAIN)
+    job.without(*NOT_TORCHS)
+    if job["router"] is None:
+        raise Refusal("torch's ways of a layer have a router")
+    names = ("gelu", "gelu_tanh", "silu", "relu", "relu2")
+    activation = p["activation"] if p["activation"] != "none" else "silu" if job["w_gate"] is not None else "gelu"
+    if activation not in ACTIVATIONS:
+        raise Refusal(f"torch has no equivalent of activation {activation}")
+    for before in ("", "d"):
+        if job[before + "w_gate"] is not None and job[before + "w_up"] is not None:
+            both = torch.cat((job[before + "w_gate"], job[before + "w_up"]), 1)
+            job.tensors[before + "w_gate"], job.tensors[before + "w_up"] = both[:, :inner], both[:, inner:]
+    for name, size in (("router", hidden), ("w_gate", hidden), ("w_up", hidden), ("w_down", inner)):
+        if job[name] is not None:
+            job[name].mul_(size ** -0.5)
+    tokens = job["x"].shape[0]
+    for name, dtype in (("topk_ids", torch.int32), ("topk_weights", torch.float32)):
+        job.tensors.setdefault(name, torch.zeros(tokens, p["top_k"], dtype=dtype, device=job.device))
+    layer = Layer(torch, job["x"], job["router"].to(job.dtype), job["w_gate"], job["w_up"], job["w_down"], p["top_k"], activation)
+    return layer, {"top_k": p["top_k"], "activation": 1 + names.index(activation)}
+
+
+def by_ids(job, layer, x, router, w_in, w_down):
+    """The layer in fp32 with our ids: torch's router rounds logits to 16 bits and may choose other experts."""
+    ids, F = job["topk_ids"].long(), job.torch.nn.functional
+    weights = (x @ router.T).gather(1, ids).softmax(-1)
+    parts = [job.torch.zeros_like(x)]
+    for e in ids.unique().tolist():
+        token, place = (ids == e).nonzero(as_tuple=True)
+        y = F.linear(layer.activate(F.linear(x[token], w_in[e])), w_down[e]) * weights[token, place].unsqueeze(-1)
+        parts.append(job.torch.zeros_like(x).index_add(0, token, y))
+    return sum(parts)
+
+
+def moe_forward(job):
+    layer, options = layer_of(job)
+    ours = job.ours(**options)
+    ours()
+    expected = by_ids(job, layer, *(given.float() for given in layer.inputs))
+    return Contest(ours, "y", layer.forward(), {"y": expected})
+
+
+def moe_backward(job):
+    layer, options = layer_of(job)
+    torch, wanted = job.torch, ["dx", "drouter", *(["dw_gate"] if layer.is_gated else []), "dw_up", "dw_down"]
+    missing = [name for name in wanted if job[name] is None]
+    if missing:
+        raise Refusal(f"torch's ways of a layer give all gradients, {missing[0]} too")
+    given = {name: job[name] for name in ("x", "router", "w_gate", "w_up", "w_down", "preact", "topk_ids", "topk_weights")
+             if job[name] is not None}
+    job.call("moe_forward", {**given, "y": torch.empty_like(job["x"])}, **options)()
+    leaves = [given.detach().float().requires_grad_() for given in layer.inputs]
+    with torch.enable_grad():
+        grads = torch.autograd.grad(by_ids(job, layer, *leaves), leaves, job["dy"].float())
+    expected = [*grads[:2], *(grads[2].chunk(2, 1) if layer.is_gated else grads[2:3]), grads[3]]
+    ours = job.ours(**options, accumulate=int(job.params["accumulate"]))
+    return Contest(ours, " ".join(wanted), layer.backward(job["dy"]), dict(zip(wanted, expected)))

@@ -40,6 +40,32 @@ def test_torch_and_we_agree(case):
         assert result["median_ms"] > 0 and result["max_abs_err"] < 0.1
 
 
+LAYER = ["moe", "--tokens", "30", "--hidden", "24", "--intermediate", "16", "--experts", "5", "--top-k", "2", "--router"]
+GRADIENTS = ["--dx", "--drouter", "--dw-up", "--dw-down"]
+
+
+@pytest.mark.parametrize("case", [["--w-gate"], ["--activation", "none,gelu_tanh"], ["--w-gate", "--preact", "--activation", "relu2"],
+                                  ["--pass", "backward", *GRADIENTS], ["--pass", "backward", "--w-gate", "--dw-gate", *GRADIENTS]],
+                         ids=("SwiGLU", "without a gate", "saving", "gradients", "gradients of SwiGLU"))
+def test_layers_agree(case):
+    python = find_torch() if TESSERA else None
+    if python is None:
+        pytest.skip("no torch")
+    results, said = bench(*LAYER, *case, "--dtype", "f32,bf16", "--rep", 2, "--peer", "torch", TESSERA_PYTHON=python)
+    theirs = [result for result in results if result["peer"] == "torch"]
+    assert len(theirs) == 2 * (1 + ("none,gelu_tanh" in case)), said
+    for result in theirs:
+        assert result["median_ms"] > 0 and result["max_abs_err"] < 0.1
+
+
+def test_a_layer_that_torch_cannot_compute():
+    python = find_torch() if TESSERA else None
+    if python is None:
+        pytest.skip("no torch")
+    results, said = bench(*LAYER, "--b-up", "--rep", 2, "--peer", "torch", TESSERA_PYTHON=python)
+    assert {result["peer"] for result in results} == {None} and len(said) == 1 and "no equivalent of b_up" in said[0]
+
+
 class Job:
     """The part of peer_torch.Job that the routing's gradient needs."""
 
