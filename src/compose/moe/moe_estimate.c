@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Estimates the layer's memory before any is allocated: it lays out contiguous tensors at addresses that no object has and
 // asks the passes' own prepare. So the estimate cannot differ from the call.
+#include "compose/estimate_check.h"
 #include "compose/moe/moe_problem.h"
 
 static const char op[] = "moe_estimate";
@@ -38,40 +39,29 @@ static tsr_status check_dtype(const char *field, tsr_dtype dtype) {
     }
 }
 
-static tsr_status check_size(const char *field, int64_t value, int64_t least, int64_t *product) {
-    if (value < least)
-        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s is %lld, expected %lld or more", op, field,
-                         (long long)value, (long long)least);
-    if (__builtin_mul_overflow(*product, tsri_max(value, 1), product) ||
-        *product > TSRI_MAX_ELEMENTS)
-        return tsri_fail(TSR_INVALID_ARGUMENT,
-                         "%s: %s is %lld, expected less: the tensors would span more than 2^48 "
-                         "elements",
-                         op, field, (long long)value);
-    return TSR_OK;
-}
-
 // A generous check: the products are upper bounds of every tensor. The passes check the rest.
 static tsr_status check(const tsr_moe_estimate_args *args) {
     TSRI_TRY(check_dtype("dtype", args->dtype));
     if (args->router_dtype != TSR_DTYPE_NONE)
         TSRI_TRY(check_dtype("router_dtype", args->router_dtype));
     int64_t weights = 2, rows = 2, tokens = 2, routes = 1;
-    TSRI_TRY(check_size("num_experts", args->num_experts, 1, &weights));
-    TSRI_TRY(check_size("hidden", args->hidden, 0, &weights));
+    TSRI_TRY(tsri_estimate_check_size(op, "num_experts", args->num_experts, 1, &weights));
+    TSRI_TRY(tsri_estimate_check_size(op, "hidden", args->hidden, 0, &weights));
     int64_t shared = weights;
-    TSRI_TRY(check_size("intermediate", args->intermediate, 0, &weights));
-    TSRI_TRY(check_size("shared_intermediate", args->shared_intermediate, 0, &shared));
-    TSRI_TRY(check_size("top_k", args->top_k, 1, &rows));
-    TSRI_TRY(check_size("num_tokens", args->num_tokens, 0, &rows));
-    TSRI_TRY(check_size("intermediate", args->intermediate, 0, &rows));
-    TSRI_TRY(check_size("num_tokens", args->num_tokens, 0, &tokens));
-    TSRI_TRY(check_size("hidden", args->hidden, 0, &tokens));
-    TSRI_TRY(check_size("num_experts", args->num_experts, 1, &routes));
-    TSRI_TRY(check_size("num_tokens", args->num_tokens, 0, &routes));
+    TSRI_TRY(tsri_estimate_check_size(op, "intermediate", args->intermediate, 0, &weights));
+    TSRI_TRY(
+        tsri_estimate_check_size(op, "shared_intermediate", args->shared_intermediate, 0, &shared));
+    TSRI_TRY(tsri_estimate_check_size(op, "top_k", args->top_k, 1, &rows));
+    TSRI_TRY(tsri_estimate_check_size(op, "num_tokens", args->num_tokens, 0, &rows));
+    TSRI_TRY(tsri_estimate_check_size(op, "intermediate", args->intermediate, 0, &rows));
+    TSRI_TRY(tsri_estimate_check_size(op, "num_tokens", args->num_tokens, 0, &tokens));
+    TSRI_TRY(tsri_estimate_check_size(op, "hidden", args->hidden, 0, &tokens));
+    TSRI_TRY(tsri_estimate_check_size(op, "num_experts", args->num_experts, 1, &routes));
+    TSRI_TRY(tsri_estimate_check_size(op, "num_tokens", args->num_tokens, 0, &routes));
     int64_t shared_rows = 2;
-    TSRI_TRY(check_size("shared_intermediate", args->shared_intermediate, 0, &shared_rows));
-    return check_size("num_tokens", args->num_tokens, 0, &shared_rows);
+    TSRI_TRY(tsri_estimate_check_size(op, "shared_intermediate", args->shared_intermediate, 0,
+                                      &shared_rows));
+    return tsri_estimate_check_size(op, "num_tokens", args->num_tokens, 0, &shared_rows);
 }
 
 // ---- Tensors ----------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Estimates the module's memory before any is allocated: it lays out contiguous tensors at addresses that no object has
 // and asks the passes' own prepare. So the estimate cannot differ from the call.
+#include "compose/estimate_check.h"
 #include "compose/self_attention/self_attention_problem.h"
 
 static const char op[] = "self_attention_estimate";
@@ -24,19 +25,6 @@ static tsr_tensor add(struct tally *tally, tsr_dtype dtype, int ndim, const int6
     add(&tally, (dtype), (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)),                \
         (const int64_t[]){__VA_ARGS__})
 
-static tsr_status check_size(const char *field, int64_t value, int64_t least, int64_t *product) {
-    if (value < least)
-        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s is %lld, expected %lld or more", op, field,
-                         (long long)value, (long long)least);
-    if (__builtin_mul_overflow(*product, tsri_max(value, 1), product) ||
-        *product > TSRI_MAX_ELEMENTS)
-        return tsri_fail(TSR_INVALID_ARGUMENT,
-                         "%s: %s is %lld, expected less: the tensors would span more than 2^48 "
-                         "elements",
-                         op, field, (long long)value);
-    return TSR_OK;
-}
-
 // A generous check: the products are upper bounds of every tensor.
 static tsr_status check(const tsr_self_attention_estimate_args *args) {
     int64_t product = 1;
@@ -49,22 +37,22 @@ static tsr_status check(const tsr_self_attention_estimate_args *args) {
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: dtype is %s, expected f32, bf16, f16 or f64",
                          op, tsr_dtype_name(args->dtype));
     }
-    TSRI_TRY(check_size("num_heads", args->num_heads, 1, &product));
-    TSRI_TRY(check_size("head_dim", args->head_dim, 0, &product));
+    TSRI_TRY(tsri_estimate_check_size(op, "num_heads", args->num_heads, 1, &product));
+    TSRI_TRY(tsri_estimate_check_size(op, "head_dim", args->head_dim, 0, &product));
     if (args->num_kv_heads < 0 || args->num_kv_heads > args->num_heads)
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: num_kv_heads is %lld, expected a divisor of num_heads, %lld", op,
                          (long long)args->num_kv_heads, (long long)args->num_heads);
     int64_t embed_dim = 1;
-    TSRI_TRY(check_size("embed_dim", args->embed_dim, 0, &embed_dim));
+    TSRI_TRY(tsri_estimate_check_size(op, "embed_dim", args->embed_dim, 0, &embed_dim));
     if (args->head_dim == 0) product = embed_dim; // then num_heads * head_dim is embed_dim
     int64_t rows = product, columns = product, tables = 1;
-    TSRI_TRY(check_size("embed_dim", args->embed_dim, 0, &columns));
-    TSRI_TRY(check_size("batch", args->batch, 0, &rows));
-    TSRI_TRY(check_size("seqlen", args->seqlen, 0, &rows));
-    TSRI_TRY(check_size("embed_dim", args->embed_dim, 0, &rows));
-    TSRI_TRY(check_size("seqlen", args->seqlen, 0, &tables));
-    TSRI_TRY(check_size("rotary_dim", args->rotary_dim, 0, &tables));
+    TSRI_TRY(tsri_estimate_check_size(op, "embed_dim", args->embed_dim, 0, &columns));
+    TSRI_TRY(tsri_estimate_check_size(op, "batch", args->batch, 0, &rows));
+    TSRI_TRY(tsri_estimate_check_size(op, "seqlen", args->seqlen, 0, &rows));
+    TSRI_TRY(tsri_estimate_check_size(op, "embed_dim", args->embed_dim, 0, &rows));
+    TSRI_TRY(tsri_estimate_check_size(op, "seqlen", args->seqlen, 0, &tables));
+    TSRI_TRY(tsri_estimate_check_size(op, "rotary_dim", args->rotary_dim, 0, &tables));
     if (args->head_dim == 0 && args->embed_dim % args->num_heads != 0)
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: embed_dim is %lld, expected a multiple of num_heads, %lld, where "
