@@ -5,22 +5,12 @@
 
 #include "ops/matmul/cuda/matmul_wgmma_params.h"
 
-// An operand whose rows come by a list: line i is row rows[i * step] of data, `line` elements apart. rows 0: there is no
-// list, and the copy engine loads the operand. Numbers outside of [0, num_rows) are rows of zeros.
-struct matmul_row_list {
-    const int *rows;
-    const void *data;
-    long long step, line;
-    int num_rows;
-};
-
 // Used fields of matmul: the matrices of c, the epilogue, groups, m, n, k, num_batches, tiles_n, group_m; tiles_m if
-// groups cut k. Maps have the dimensions (along a line, lines, groups); if all groups' rows are in one matrix, the last
-// size is 1.
+// groups cut k; data and line of an operand whose rows come by a list, which has no map. Maps have the dimensions (along a
+// line, lines, groups); if all groups' rows are in one matrix, the last size is 1.
 struct matmul_grouped_params {
     struct tensor_map a, b, b_up, c;
     struct matmul_params matmul;
-    struct matmul_row_list a_list, b_list;
     float *sums;        // of parts of k: BLOCK_M * BLOCK_N per block; 0 with one part
     int blocks_of_part; // blocks of k that tensor cores sum in one part
     int has_c_map;      // the copy engine stores c, except for the rows at a group's end

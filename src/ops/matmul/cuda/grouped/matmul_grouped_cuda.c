@@ -176,10 +176,10 @@ tsr_status matmul_grouped_wgmma_prepare(tsr_context *ctx, const void *problem,
     return tsri_cuda_prepare(op_of(p), tsri_context_queue(ctx), &program);
 }
 
-// Fills an operand's map, or its list.
+// Fills an operand's map or, if its rows come by a list, where they are.
 static tsr_status set_operand(const struct tsri_cuda_queue *queue, const struct matmul_problem *p,
                               bool is_b, const struct matmul_cuda_operand *o,
-                              struct tensor_map *map, struct matmul_row_list *rows) {
+                              struct tensor_map *map, struct matmul_operand *of) {
     const struct matmul_matrix *t = is_b ? &p->b : &p->a;
     const struct matmul_list *list = is_b ? &p->groups.of_b : &p->groups.of_a;
     struct tsri_tensor_map_args args;
@@ -187,11 +187,8 @@ static tsr_status set_operand(const struct tsri_cuda_queue *queue, const struct 
         (void)map_operand(p, t, o, is_b, &args);
         return tsri_cuda_queue_map(op_of(p), queue, &args, map);
     }
-    *rows = (struct matmul_row_list){.rows = list->lines.data,
-                                     .data = t->data,
-                                     .step = list->lines.stride,
-                                     .line = listed_line(p, t, is_b),
-                                     .num_rows = (int)list->num_lines};
+    of->data = t->data;
+    of->line = listed_line(p, t, is_b);
     return TSR_OK;
 }
 
@@ -211,8 +208,8 @@ tsr_status matmul_grouped_wgmma_run(tsr_context *ctx, const void *problem,
         .blocks_of_part = k_of_part(p) / BLOCK_K,
     };
     matmul_cuda_set_output(p, &params.matmul);
-    TSRI_TRY(set_operand(queue, p, false, &l.a, &params.a, &params.a_list));
-    TSRI_TRY(set_operand(queue, p, true, &l.b, &params.b, &params.b_list));
+    TSRI_TRY(set_operand(queue, p, false, &l.a, &params.a, &params.matmul.a));
+    TSRI_TRY(set_operand(queue, p, true, &l.b, &params.b, &params.matmul.b));
     if (is_gated) {
         params.matmul.b_up.data = p->b_up.data;
         (void)map_operand(p, &p->b_up, &l.b_up, true, &map);

@@ -22,27 +22,27 @@ DEVICE int line_of_thread(void) { return (int)threadIdx.x / PIECES; }
 
 // The rows of this thread's lines of a unit whose first line is element `first` of the list; -1 from element `end` on and
 // for numbers that are no row.
-DEVICE void load_rows(int rows[ROUNDS], const struct matmul_row_list *list, int first, int end) {
+DEVICE void load_rows(int rows[ROUNDS], const struct matmul_list_params *list, int first, int end) {
 #pragma unroll
     for (int i = 0; i < ROUNDS; i++) {
         const int at = first + line_of_thread() + i * LINES_AT_ONCE;
-        const int row = at < end ? list->rows[at * list->step] : -1;
-        rows[i] = (unsigned)row < (unsigned)list->num_rows ? row : -1;
+        const int row = at < end ? list->lines[at * list->step] : -1;
+        rows[i] = (unsigned)row < (unsigned)list->num_lines ? row : -1;
     }
 }
 
 // Starts this thread's copies of a unit: columns [col, col + 64) of its rows, zeros from column `width` on and where there
 // is no row.
-DEVICE void copy_rows(unsigned unit, const struct matmul_row_list *list, const int rows[ROUNDS],
+DEVICE void copy_rows(unsigned unit, const struct matmul_operand *of, const int rows[ROUNDS],
                       int col, int width) {
     const int line = line_of_thread(), piece = piece_of_thread();
     const int left = (width - col - piece * 8) * 2, bytes = left < 0 ? 0 : left < 16 ? left : 16;
     const unsigned to = unit + line * 128 + (piece ^ line % 8) * 16;
     const unsigned short *from =
-        (const unsigned short *)list->data + (bytes > 0 ? col + piece * 8 : 0);
+        (const unsigned short *)of->data + (bytes > 0 ? col + piece * 8 : 0);
 #pragma unroll
     for (int i = 0; i < ROUNDS; i++)
-        copy_async(to + i * (LINES_AT_ONCE * 128), from + (rows[i] < 0 ? 0 : rows[i] * list->line),
+        copy_async(to + i * (LINES_AT_ONCE * 128), from + (rows[i] < 0 ? 0 : rows[i] * of->line),
                    rows[i] < 0 ? 0 : bytes);
 }
 

@@ -20,7 +20,7 @@ DEVICE void load_stage(const struct matmul_grouped_params *w, const struct place
     const struct matmul_params *p = &w->matmul;
     // The index of a's matrix and, if groups cut k, of b's.
     const int of_rows = p->groups.are_counts ? place->group : 0;
-    const int has_a = w->a_list.rows == 0, has_b = w->b_list.rows == 0;
+    const int has_a = w->matmul.groups.of_a.lines == 0, has_b = w->matmul.groups.of_b.lines == 0;
     barrier_expect(full, ((has_a ? UNITS_A : 0) + (has_b ? UNITS_B : 0)) * UNIT_BYTES);
 #pragma unroll
     for (int u = 0; u < UNITS_A; u++) {
@@ -72,25 +72,28 @@ DEVICE void copy_listed_tiles(const struct matmul_grouped_params *w, unsigned ba
         const int end = place.first_k + place.size_k;
 #pragma unroll
         for (int u = 0; u < UNITS_A; u++)
-            if (!A_IS_MN) load_rows(lines[u], &w->a_list, place.row + u * UNIT, place.end_row);
+            if (!A_IS_MN)
+                load_rows(lines[u], &w->matmul.groups.of_a, place.row + u * UNIT, place.end_row);
 #pragma unroll 1
         for (int k = place.first_k; k < end; k += BLOCK_K) {
             const unsigned stage = base + ring.stage * STAGE_BYTES,
                            full = base + FULL_AT + 8 * ring.stage;
-            if (A_IS_MN && w->a_list.rows != 0) load_rows(lines[0], &w->a_list, k, end);
-            if (A_IS_MN && w->b_list.rows != 0) load_rows(lines[A_IS_MN], &w->b_list, k, end);
+            if (A_IS_MN && w->matmul.groups.of_a.lines != 0)
+                load_rows(lines[0], &w->matmul.groups.of_a, k, end);
+            if (A_IS_MN && w->matmul.groups.of_b.lines != 0)
+                load_rows(lines[A_IS_MN], &w->matmul.groups.of_b, k, end);
             barrier_wait(full + (EMPTY_AT - FULL_AT), ring.parity ^ 1);
             if (is_first && is_elected && !A_IS_MN && k == 0) give_place(&place, ring.stage);
             if (is_first && is_elected) load_stage(w, &place, k, stage, full);
 #pragma unroll
             for (int u = 0; u < UNITS_A; u++)
-                if (w->a_list.rows != 0)
-                    copy_rows(stage + u * UNIT_BYTES, &w->a_list, lines[A_IS_MN ? 0 : u],
+                if (w->matmul.groups.of_a.lines != 0)
+                    copy_rows(stage + u * UNIT_BYTES, &w->matmul.a, lines[A_IS_MN ? 0 : u],
                               A_IS_MN ? place.row + u * UNIT : k, (int)(A_IS_MN ? p->m : p->k));
 #pragma unroll
             for (int u = 0; u < UNITS_B; u++)
-                if (A_IS_MN && w->b_list.rows != 0)
-                    copy_rows(stage + (UNITS_A + u) * UNIT_BYTES, &w->b_list, lines[A_IS_MN],
+                if (A_IS_MN && w->matmul.groups.of_b.lines != 0)
+                    copy_rows(stage + (UNITS_A + u) * UNIT_BYTES, &w->matmul.b, lines[A_IS_MN],
                               place.col + u * UNIT, (int)p->n);
             end_copies(&last, base, ring.stage);
             ring_advance(&ring, STAGES);
@@ -100,7 +103,7 @@ DEVICE void copy_listed_tiles(const struct matmul_grouped_params *w, unsigned ba
 }
 
 DEVICE int has_lists(const struct matmul_grouped_params *w) {
-    return w->a_list.rows != 0 || w->b_list.rows != 0;
+    return w->matmul.groups.of_a.lines != 0 || w->matmul.groups.of_b.lines != 0;
 }
 
 // ---- Products ---------------------------------------------------------------------------------
@@ -220,8 +223,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const unsigned base = shared_address(shared);
     const int warp = __shfl_sync(0xffffffff, (int)threadIdx.x / 32, 0);
     if (threadIdx.x == 0) {
-        if (w.a_list.rows == 0) tma_prefetch(&w.a);
-        if (w.b_list.rows == 0) tma_prefetch(&w.b);
+        if (w.matmul.groups.of_a.lines == 0) tma_prefetch(&w.a);
+        if (w.matmul.groups.of_b.lines == 0) tma_prefetch(&w.b);
         if (is_gated(&w.matmul)) tma_prefetch(&w.b_up);
         if (w.has_c_map) tma_prefetch(&w.c);
         start_stages(base, 1, has_lists(&w) ? 5 : 1); // of load_stage, and of each warp that copies
