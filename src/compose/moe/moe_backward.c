@@ -11,7 +11,7 @@
 struct between {
     tsr_tensor router_x, logits, dlogits, dlogits_x, dweights; // (T, ...)
     tsr_tensor offsets, counts, row_tokens, token_rows, row_weights, drow_weights;
-    tsr_tensor hidden;    // (rows, hidden): x, then dx
+    tsr_tensor hidden;    // (rows, hidden): copied rows of dy, then of x, then dx
     tsr_tensor da, dh;    // da: then a times weights
     tsr_tensor dx_sum;    // in fp32, if two products make dx
     tsr_tensor dx_router; // (T, hidden): the router's part of dx
@@ -85,15 +85,30 @@ static void place(struct moe_pass *pass, struct between *b) {
         b->dx_sum = moe_place(pass, p->real, rows, p->hidden);
 }
 
+// The rows of x or dy, by the list or as copies.
+struct listed {
+    tsr_tensor t, rows;
+};
+
+static struct listed listed_rows(const struct between *b, const tsr_tensor *t, bool copies) {
+    return (struct listed){copies ? b->hidden : *t, copies ? none : b->row_tokens};
+}
+
+static void copy_rows(struct moe_pass *pass, const struct between *b, const tsr_tensor *t,
+                      tsr_tensor weights) {
+    MOE_CALL(pass, moe_combine_backward, .dy = *t, .token_rows = b->token_rows, .weights = weights,
+             .drows = b->hidden);
+}
+
 // da, then dh, a times weights, and the weights' gradients.
-static void make_dh(struct moe_pass *pass, const struct between *b) {
+static void make_dh(struct moe_pass *pass, const struct between *b, const struct listed *dy) {
     const struct moe_problem *p = pass->p;
     const bool is_gated = moe_is_gated(p);
     tsr_tensor gate, up, dgate, dup;
     moe_split(p, &p->preact, &gate, &up);
     moe_split(p, &b->dh, &dgate, &dup);
-    MOE_CALL(pass, matmul_grouped_forward, .a = p->dy, .a_rows = b->row_tokens,
-             .offsets = b->offsets, .b = p->w_down, .c = b->da);
+    MOE_CALL(pass, matmul_grouped_forward, .a = dy->t, .a_rows = dy->rows, .offsets = b->offsets,
+             .b = p->w_down, .c = b->da);
     MOE_CALL(pass, activation_backward, .x = is_gated ? gate : up, .up = is_gated ? up : none,
              .dy = b->da, .dx = is_gated ? dgate : dup, .dup = is_gated ? dup : none,
              .kind = moe_activation(p), .row_weights = b->row_weights, .weighted_y = b->da,
@@ -131,13 +146,12 @@ static void make_dweights(struct moe_pass *pass, const struct between *b) {
     MOE_CALL(pass, moe_combine_forward, .rows = column, .token_rows = places, .y = dweights);
 }
 
-// dw = dc^T a over the rows of each expert; a's rows by a list, or in their order.
-static void weights_gradient(struct moe_pass *pass, const struct between *b, const tsr_tensor *a,
-                             const tsr_tensor *a_rows, const tsr_tensor *dc,
-                             const tsr_tensor *dc_rows, const tsr_tensor *dw) {
+// dw = dc^T a over the rows of each expert.
+static void weights_gradient(struct moe_pass *pass, const struct between *b, struct listed a,
+                             struct listed dc, const tsr_tensor *dw) {
     if (tsri_is_present(dw))
-        MOE_CALL(pass, matmul_grouped_backward, .a = *a, .a_rows = *a_rows, .dc = *dc,
-                 .dc_rows = *dc_rows, .offsets = b->offsets, .db = *dw, .transpose_b = 1,
+        MOE_CALL(pass, matmul_grouped_backward, .a = a.t, .a_rows = a.rows, .dc = dc.t,
+                 .dc_rows = dc.rows, .offsets = b->offsets, .db = *dw, .transpose_b = 1,
                  .accumulate = pass->p->accumulate);
 }
 
@@ -156,28 +170,22 @@ static void bias_gradients(struct moe_pass *pass, const struct between *b) {
                  .row_weights = b->row_weights, .offsets = b->offsets, .dbias = p->db_down);
 }
 
-// What the experts got: rows of x by the list, or rows made before the product. On CUDA a copy costs less than what a
-// product of transposed rows loses by gathering them (docs/kernels/moe.md).
-static bool copies_x(const struct moe_problem *p) {
-    return p->options.weights_on_input || p->x.device.type == TSR_CUDA;
-}
-
-static void make_gradients(struct moe_pass *pass, const struct between *b) {
+static void make_gradients(struct moe_pass *pass, const struct between *b,
+                           const struct listed *dy) {
     const struct moe_problem *p = pass->p;
-    const tsr_tensor on_input = p->options.weights_on_input ? p->topk_weights : none;
-    const tsr_tensor *x = copies_x(p) ? &b->hidden : &p->x;
-    const tsr_tensor *x_rows = copies_x(p) ? &none : &b->row_tokens;
+    const bool copies_x = p->options.weights_on_input ||
+                          moe_copies_rows(p, 0, moe_preact_cols(p, p->intermediate));
+    const struct listed x = listed_rows(b, &p->x, copies_x);
     tsr_tensor dgate, dup, both;
     moe_split(p, &b->dh, &dgate, &dup);
-    weights_gradient(pass, b, &b->da, &none, &p->dy, &b->row_tokens, &p->dw_down);
-    if (copies_x(p) && (tsri_is_present(&p->dw_gate) || tsri_is_present(&p->dw_up)))
-        MOE_CALL(pass, moe_combine_backward, .dy = p->x, .token_rows = b->token_rows,
-                 .weights = on_input, .drows = b->hidden);
+    weights_gradient(pass, b, (struct listed){b->da, none}, *dy, &p->dw_down);
+    if (copies_x && (tsri_is_present(&p->dw_gate) || tsri_is_present(&p->dw_up)))
+        copy_rows(pass, b, &p->x, p->options.weights_on_input ? p->topk_weights : none);
     if (moe_is_gated(p) && moe_join(&p->dw_gate, &p->dw_up, &both)) {
-        weights_gradient(pass, b, x, x_rows, &b->dh, &none, &both);
+        weights_gradient(pass, b, x, (struct listed){b->dh, none}, &both);
     } else {
-        weights_gradient(pass, b, x, x_rows, &dgate, &none, &p->dw_gate);
-        weights_gradient(pass, b, x, x_rows, &dup, &none, &p->dw_up);
+        weights_gradient(pass, b, x, (struct listed){dgate, none}, &p->dw_gate);
+        weights_gradient(pass, b, x, (struct listed){dup, none}, &p->dw_up);
     }
     bias_gradients(pass, b);
 }
@@ -236,13 +244,17 @@ void moe_backward_pass(struct moe_pass *pass) {
     struct moe_shared shared;
     place(pass, &b);
     moe_shared_place(pass, &shared);
+    const bool copies_dy = moe_copies_rows(p, p->intermediate,
+                                           tsri_is_present(&p->dw_down) ? p->intermediate : 0);
+    const struct listed dy = listed_rows(&b, &p->dy, copies_dy);
     MOE_CALL(pass, moe_permute, .topk_ids = p->topk_ids, .offsets = b.offsets,
              .row_tokens = b.row_tokens, .token_rows = b.token_rows,
              .topk_weights = o->weights_on_input ? none : p->topk_weights,
              .row_weights = b.row_weights, .tokens_per_expert = b.counts, .capacity = o->capacity,
              .has_capacity = o->has_capacity);
-    make_dh(pass, &b);
-    make_gradients(pass, &b);
+    if (copies_dy) copy_rows(pass, &b, &p->dy, none);
+    make_dh(pass, &b, &dy);
+    make_gradients(pass, &b, &dy);
     make_dx_rows(pass, &b);
     make_dweights(pass, &b);
     route_backward(pass, &b);

@@ -39,6 +39,8 @@ void moe_forward_pass(struct moe_pass *pass) {
     const int64_t tokens = p->num_tokens, rows = p->num_rows, k = p->top_k;
     const tsr_dtype dtype = p->x.dtype;
     const bool is_fused = !tsri_is_present(&p->preact);
+    const bool copies_x =
+        o->weights_on_input || moe_copies_rows(p, moe_preact_cols(p, p->intermediate), 0);
     tsr_tensor router_x = p->x, logits = p->logits, h = p->preact, input = p->x, gate, up;
     struct moe_shared shared;
 
@@ -53,10 +55,9 @@ void moe_forward_pass(struct moe_pass *pass) {
         moe_place_absent(pass, &p->offsets, TSR_I32, p->num_experts + 1, MOE_NO_COLS);
     const tsr_tensor token_rows = moe_place(pass, TSR_I32, tokens, k);
     tsr_tensor row_tokens = moe_place(pass, TSR_I32, rows, MOE_NO_COLS);
-    if (o->weights_on_input) input = moe_place(pass, dtype, rows, p->hidden);
     if (!is_fused) h = moe_place_absent(pass, &h, dtype, rows, moe_preact_cols(p, p->intermediate));
     const tsr_tensor a = moe_place(pass, dtype, rows, p->intermediate);
-    const tsr_tensor out = moe_place(pass, dtype, rows, p->hidden);
+    const tsr_tensor out = moe_place(pass, dtype, rows, p->hidden); // before that, copied rows of x
     moe_shared_place(pass, &shared);
 
     if (p->source == MOE_ROUTER) moe_make_logits(pass, &router_x, &logits);
@@ -73,9 +74,10 @@ void moe_forward_pass(struct moe_pass *pass) {
              .token_rows = token_rows, .tokens_per_expert = p->tokens_per_expert,
              .num_dropped = p->num_dropped, .capacity = o->capacity,
              .has_capacity = o->has_capacity);
-    if (o->weights_on_input) {
+    if (copies_x) {
+        input = out;
         MOE_CALL(pass, moe_combine_backward, .dy = p->x, .token_rows = token_rows,
-                 .weights = weights, .drows = input);
+                 .weights = o->weights_on_input ? weights : (tsr_tensor){0}, .drows = input);
         row_tokens = (tsr_tensor){0};
     }
     if (!is_fused) {

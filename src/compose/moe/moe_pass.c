@@ -58,3 +58,17 @@ tsr_activation moe_activation(const struct moe_problem *p) {
     if (p->options.activation != TSR_ACTIVATION_NONE) return p->options.activation;
     return moe_is_gated(p) ? TSR_ACTIVATION_SILU : TSR_ACTIVATION_GELU;
 }
+
+// ---- Rows -------------------------------------------------------------------------------------
+
+// Hopper's copy engine cannot gather rows. Where products and not memory decide, those that read rows by a list take 5/4 of the
+// time, gradients of weights 3/2 to 7/4 (docs/kernels/moe_layer.md). A copy moves 4 bytes an element; a column of a product
+// takes 2 FLOPs.
+bool moe_copies_rows(const struct moe_problem *p, int64_t columns, int64_t columns_of_gradients) {
+    enum { BALANCE = 150, LIST_TIME = 4 }; // FLOPs in the time of a byte; a list takes a quarter
+    const struct tsri_limits *limits = tsri_context_limits(p->ctx);
+    if (limits->device.type != TSR_CUDA || limits->cuda_arch != 90) return false;
+    if (p->x.dtype != TSR_BF16 && p->x.dtype != TSR_F16) return false;
+    if (p->num_rows / BALANCE < p->num_experts) columns = 0; // weights' bytes decide
+    return 2 * (columns + 2 * columns_of_gradients) >= 4 * BALANCE * LIST_TIME;
+}

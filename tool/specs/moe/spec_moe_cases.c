@@ -123,6 +123,7 @@ void moe_randomize(struct rng *rng, struct op_case *c) {
 // ---- Edge cases -------------------------------------------------------------------------------
 
 #define SMALL "tokens=37 hidden=24 intermediate=20 experts=6 top_k=2 "
+#define WIDE "tokens=160 hidden=16 intermediate=608 experts=2 top_k=2 " // rows are copied on Hopper
 #define ROUTED " +router +w_gate"
 #define SAVED " +preact +topk_ids +topk_weights"
 #define SHARED "shared_intermediate=17 +shared_w_gate +shared_w_up +shared_w_down "
@@ -180,6 +181,8 @@ const struct edge_case moe_forward_edges[] = {
     {"rows that follow one another", SMALL "+b_down" ROUTED SAVED, FILL_NORMAL, LAYOUT_CONTIGUOUS},
     {"multiples of 8", "tokens=128 hidden=64 intermediate=32 experts=4 top_k=2" ROUTED SAVED,
      FILL_NORMAL, LAYOUT_CONTIGUOUS},
+    EDGE("wide", WIDE ROUTED SAVED),
+    EDGE("wide, nothing saved", WIDE "capacity=100" ROUTED),
     {"equal tokens", SMALL "+b_up" ROUTED SAVED, FILL_ZERO, LAYOUT_RANDOM},
     {"large pre-activations", SMALL "+logits +w_gate" SAVED, FILL_LARGE, LAYOUT_RANDOM},
     {"NaN in some tokens", SMALL ROUTED SAVED LOSSES, FILL_NAN, LAYOUT_RANDOM},
@@ -241,6 +244,7 @@ const struct edge_case moe_backward_edges[] = {
     {"multiples of 8",
      "tokens=128 hidden=64 intermediate=32 experts=4 top_k=2" GATED ROUTER_GRADIENTS, FILL_NORMAL,
      LAYOUT_CONTIGUOUS},
+    EDGE("wide", WIDE "capacity=100 +b_down" GATED ROUTER_GRADIENTS),
     {"no gradient arrives", SMALL "+b_down" GATED ROUTER_GRADIENTS, FILL_ZERO, LAYOUT_RANDOM},
     {"large pre-activations", SMALL "+logits +dlogits" GATED, FILL_LARGE, LAYOUT_RANDOM},
     {"NaN in some tokens", SMALL GATED ROUTER_GRADIENTS LOSS_GRADIENTS, FILL_NAN, LAYOUT_RANDOM},

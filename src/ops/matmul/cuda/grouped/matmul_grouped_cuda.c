@@ -15,8 +15,6 @@ enum {
     UNIT = 64,           // lines and columns per box of a and b
     C_LINES = 16,        // per box of c
     GROUP_M = 16,        // rows of tiles that are processed together, column by column
-    PROMOTE = 8192,      // columns of k per part, for c in 16 bits
-    PROMOTE_F32 = 2048,  // and in fp32, where the sums' drift matters
     MAX_SIZE = 1 << 28,  // because offsets within a group are 32-bit
     MAX_TILES = 1 << 30, //
     FEW_ROWS = 32,
@@ -144,10 +142,6 @@ bool matmul_grouped_backward_kernel(int index, int cuda_arch, struct tsri_cuda_p
 
 // ---- Plan and launch ----------------------------------------------------------------------------
 
-static int k_of_part(const struct matmul_problem *p) {
-    return p->c.dtype == TSR_F32 ? PROMOTE_F32 : PROMOTE;
-}
-
 // One block per multiprocessor; each processes tile after tile.
 void matmul_grouped_plan_wgmma(const void *problem, const struct tsri_limits *limits,
                                struct tsri_plan *plan) {
@@ -159,7 +153,7 @@ void matmul_grouped_plan_wgmma(const void *problem, const struct tsri_limits *li
     plan->block_k = BLOCK_K;
     plan->num_tasks = tsri_min(rows * tsri_ceil_div(p->n, BLOCK_N / (p->b_up.data != NULL ? 2 : 1)),
                                tsri_max(limits->num_sms, 1));
-    if (p->k > k_of_part(p))
+    if (p->k > matmul_cuda_most_of_sum(p->c.dtype))
         plan->workspace_bytes = (size_t)(plan->num_tasks * BLOCK_M * BLOCK_N) * sizeof(float);
 }
 
@@ -205,7 +199,7 @@ tsr_status matmul_grouped_wgmma_run(tsr_context *ctx, const void *problem,
                    .num_splits = 1,
                    .group_m = GROUP_M},
         .sums = workspace,
-        .blocks_of_part = k_of_part(p) / BLOCK_K,
+        .blocks_of_part = (int)(matmul_cuda_most_of_sum(p->c.dtype) / BLOCK_K),
     };
     matmul_cuda_set_output(p, &params.matmul);
     TSRI_TRY(set_operand(queue, p, false, &l.a, &params.a, &params.matmul.a));
