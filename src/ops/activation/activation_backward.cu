@@ -12,48 +12,38 @@
 #include "cuda/device/activation.cuh"
 #include "cuda/device/elements.cuh"
 
-// act(x) and act'(x).
-#define ACTIVATE(kind)                                                                             \
-    EACH_SPOT(u) { EACH_ELEMENT(i) x[u][i] = activate_with_grad(kind, x[u][i], &grad[u][i]); }     \
-    break
+// x, dy and up become dx, and x dup. kind: a constant.
+DEVICE void gradients_of_unit(int kind, float x[UNIT], float dy[UNIT], const float up[UNIT]) {
+    EACH_ELEMENT(i) {
+        float grad;
+        const float value = activate_dtype_with_grad(kind, x[i], &grad);
+        if (!IS_GATED) {
+            dy[i] *= grad;
+            continue;
+        }
+        x[i] = value * (dy[i] * gate_slope(kind, up[i]));
+        // Halved first: |act'| may exceed 1, and the partial product must not overflow unless the whole product does.
+        dy[i] = dy[i] * (grad * 0.5f) * gate(kind, up[i]) * 2.0f;
+    }
+}
 
 DEVICE void backward_tile(const struct activation_params *p, long long tile, int is_flat) {
     struct spot spots[AT_ONCE];
     uint4 x_raw[AT_ONCE], dy_raw[AT_ONCE], up_raw[AT_ONCE];
-    float x[AT_ONCE][UNIT], grad[AT_ONCE][UNIT], dy[UNIT], up[UNIT];
     find_spots(spots, &p->grid, tile, is_flat);
     EACH_SPOT(u) {
         x_raw[u] = fetch_unit(&spots[u], &p->x);
         dy_raw[u] = fetch_unit(&spots[u], &p->dy);
         if (IS_GATED) up_raw[u] = fetch_unit(&spots[u], &p->up);
     }
-    EACH_SPOT(u) widen_unit(x[u], x_raw[u], &spots[u], p->grid.cols, &p->x);
-    switch (p->kind) {
-    case ACTIVATION_GELU: ACTIVATE(ACTIVATION_GELU);
-    case ACTIVATION_GELU_TANH: ACTIVATE(ACTIVATION_GELU_TANH);
-    case ACTIVATION_SILU: ACTIVATE(ACTIVATION_SILU);
-    case ACTIVATION_RELU: ACTIVATE(ACTIVATION_RELU);
-    case ACTIVATION_RELU2: ACTIVATE(ACTIVATION_RELU2);
-#if IS_GATED
-    case ACTIVATION_SWIGLU_CLAMPED: ACTIVATE(ACTIVATION_SWIGLU_CLAMPED);
-#endif
-    default: ACTIVATE(ACTIVATION_NONE);
-    }
     EACH_SPOT(u) {
+        float x[UNIT], dy[UNIT], up[UNIT];
+        widen_unit(x, x_raw[u], &spots[u], p->grid.cols, &p->x);
         widen_unit(dy, dy_raw[u], &spots[u], p->grid.cols, &p->dy);
-        if (IS_GATED) {
-            widen_unit(up, up_raw[u], &spots[u], p->grid.cols, &p->up);
-            EACH_ELEMENT(i) {
-                x[u][i] *= dy[i] * gate_slope(p->kind, up[i]);
-                // Halved first: |act'| may exceed 1, and the partial product must not overflow unless the whole product
-                // does.
-                grad[u][i] = dy[i] * (grad[u][i] * 0.5f) * gate(p->kind, up[i]) * 2.0f;
-            }
-            store_unit(x[u], &spots[u], p->grid.cols, &p->dup);
-        } else {
-            EACH_ELEMENT(i) grad[u][i] *= dy[i];
-        }
-        store_unit(grad[u], &spots[u], p->grid.cols, &p->y);
+        if (IS_GATED) widen_unit(up, up_raw[u], &spots[u], p->grid.cols, &p->up);
+        WITH_CONSTANT_KIND(p->kind, gradients_of_unit, x, dy, up);
+        if (IS_GATED) store_unit(x, &spots[u], p->grid.cols, &p->dup);
+        store_unit(dy, &spots[u], p->grid.cols, &p->y);
     }
 }
 

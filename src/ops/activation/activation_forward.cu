@@ -12,36 +12,28 @@
 #include "cuda/device/activation.cuh"
 #include "cuda/device/elements.cuh"
 
-#define ACTIVATE(kind)                                                                             \
-    EACH_SPOT(u) { EACH_ELEMENT(i) x[u][i] = activate(kind, x[u][i]); }                            \
-    break
+// x becomes y. kind: a constant.
+DEVICE void activate_unit(int kind, float x[UNIT], const float up[UNIT]) {
+    EACH_ELEMENT(i) {
+        x[i] = activate_dtype(kind, x[i]);
+        if (IS_GATED) x[i] *= gate(kind, up[i]);
+    }
+}
 
 DEVICE void forward_tile(const struct activation_params *p, long long tile, int is_flat) {
     struct spot spots[AT_ONCE];
     uint4 x_raw[AT_ONCE], up_raw[AT_ONCE];
-    float x[AT_ONCE][UNIT], up[UNIT];
     find_spots(spots, &p->grid, tile, is_flat);
     EACH_SPOT(u) {
         x_raw[u] = fetch_unit(&spots[u], &p->x);
         if (IS_GATED) up_raw[u] = fetch_unit(&spots[u], &p->up);
     }
-    EACH_SPOT(u) widen_unit(x[u], x_raw[u], &spots[u], p->grid.cols, &p->x);
-    switch (p->kind) {
-    case ACTIVATION_GELU: ACTIVATE(ACTIVATION_GELU);
-    case ACTIVATION_GELU_TANH: ACTIVATE(ACTIVATION_GELU_TANH);
-    case ACTIVATION_SILU: ACTIVATE(ACTIVATION_SILU);
-    case ACTIVATION_RELU: ACTIVATE(ACTIVATION_RELU);
-    case ACTIVATION_RELU2: ACTIVATE(ACTIVATION_RELU2);
-#if IS_GATED
-    case ACTIVATION_SWIGLU_CLAMPED: ACTIVATE(ACTIVATION_SWIGLU_CLAMPED);
-#endif
-    }
     EACH_SPOT(u) {
-        if (IS_GATED) {
-            widen_unit(up, up_raw[u], &spots[u], p->grid.cols, &p->up);
-            EACH_ELEMENT(i) x[u][i] *= gate(p->kind, up[i]);
-        }
-        store_unit(x[u], &spots[u], p->grid.cols, &p->y);
+        float x[UNIT], up[UNIT];
+        widen_unit(x, x_raw[u], &spots[u], p->grid.cols, &p->x);
+        if (IS_GATED) widen_unit(up, up_raw[u], &spots[u], p->grid.cols, &p->up);
+        WITH_CONSTANT_KIND(p->kind, activate_unit, x, up);
+        store_unit(x, &spots[u], p->grid.cols, &p->y);
     }
 }
 

@@ -16,10 +16,19 @@
 
 #define WARPS (ACTIVATION_WEIGHTED_THREADS / 32)
 
-// act(x) and act'(x).
-#define ACTIVATE(kind)                                                                             \
-    EACH_SPOT(u) { EACH_ELEMENT(i) x[u][i] = activate_with_grad(kind, x[u][i], &grad[u][i]); }     \
-    break
+// x, dy and up become dup, weighted_y and dx. kind: a constant.
+DEVICE void weigh_unit(int kind, float x[UNIT], float dy[UNIT], float up[UNIT], float weight,
+                       float *sum) {
+    EACH_ELEMENT(i) {
+        float grad;
+        const float value = activate_dtype_with_grad(kind, x[i], &grad), scaled = weight * dy[i],
+                    of_up = gate(kind, up[i]), y = value * of_up;
+        *sum = fmaf(dy[i], y, *sum);
+        dy[i] = weight * y;
+        x[i] = scaled * (value * gate_slope(kind, up[i]));
+        up[i] = scaled * (grad * 0.5f) * of_up * 2.0f; // halved first, as in activation_backward.cu
+    }
+}
 
 // Unit u of a thread is in row + u * row_step, from column first + (thread + u * col_step) UNIT on; one of the steps is 0.
 struct units {
@@ -32,7 +41,6 @@ DEVICE void weighted_units(const struct activation_weighted_params *p, const str
                            const float weight[AT_ONCE], float sum[AT_ONCE]) {
     struct spot spots[AT_ONCE];
     uint4 x_raw[AT_ONCE], dy_raw[AT_ONCE], up_raw[AT_ONCE];
-    float x[AT_ONCE][UNIT], grad[AT_ONCE][UNIT], dy[UNIT], up[UNIT];
     EACH_SPOT(u) {
         const long long col = at->first + (at->thread + u * at->col_step) * UNIT;
         const int has_row = at->row + u * at->row_step < p->rows;
@@ -43,33 +51,17 @@ DEVICE void weighted_units(const struct activation_weighted_params *p, const str
         dy_raw[u] = fetch_unit(&spots[u], &p->dy);
         if (p->up.data != 0) up_raw[u] = fetch_unit(&spots[u], &p->up);
     }
-    EACH_SPOT(u) widen_unit(x[u], x_raw[u], &spots[u], p->cols, &p->x);
-    switch (p->kind) {
-    case ACTIVATION_GELU: ACTIVATE(ACTIVATION_GELU);
-    case ACTIVATION_GELU_TANH: ACTIVATE(ACTIVATION_GELU_TANH);
-    case ACTIVATION_SILU: ACTIVATE(ACTIVATION_SILU);
-    case ACTIVATION_RELU: ACTIVATE(ACTIVATION_RELU);
-    case ACTIVATION_RELU2: ACTIVATE(ACTIVATION_RELU2);
-    case ACTIVATION_SWIGLU_CLAMPED: ACTIVATE(ACTIVATION_SWIGLU_CLAMPED);
-    default: ACTIVATE(ACTIVATION_NONE);
-    }
     EACH_SPOT(u) {
+        float x[UNIT], dy[UNIT], up[UNIT];
+        widen_unit(x, x_raw[u], &spots[u], p->cols, &p->x);
         widen_unit(dy, dy_raw[u], &spots[u], p->cols, &p->dy);
         if (p->up.data != 0)
             widen_unit(up, up_raw[u], &spots[u], p->cols, &p->up);
         else
             EACH_ELEMENT(i) up[i] = 1.0f;
-        EACH_ELEMENT(i) { // x, grad and dy become dup, dx and weighted_y
-            const float value = x[u][i], scaled = weight[u] * dy[i], of_up = gate(p->kind, up[i]),
-                        y = value * of_up;
-            sum[u] = fmaf(dy[i], y, sum[u]);
-            dy[i] = weight[u] * y;
-            x[u][i] = scaled * (value * gate_slope(p->kind, up[i]));
-            // Halved first, as in activation_backward.cu.
-            grad[u][i] = scaled * (grad[u][i] * 0.5f) * of_up * 2.0f;
-        }
-        store_unit(grad[u], &spots[u], p->cols, &p->dx);
-        if (p->dup.data != 0) store_unit(x[u], &spots[u], p->cols, &p->dup);
+        WITH_CONSTANT_KIND(p->kind, weigh_unit, x, dy, up, weight[u], &sum[u]);
+        store_unit(up, &spots[u], p->cols, &p->dx);
+        if (p->dup.data != 0) store_unit(x, &spots[u], p->cols, &p->dup);
         if (p->weighted_y.data != 0) store_unit(dy, &spots[u], p->cols, &p->weighted_y);
     }
 }
