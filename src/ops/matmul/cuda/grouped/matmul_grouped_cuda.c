@@ -157,6 +157,18 @@ void matmul_grouped_plan_wgmma(const void *problem, const struct tsri_limits *li
         plan->workspace_bytes = (size_t)(plan->num_tasks * BLOCK_M * BLOCK_N) * sizeof(float);
 }
 
+// Three stages where a tile's epilogue takes long beside its products, and memory decides: products of few rows a group, which
+// read b, and their gradients, which write db. More stages hide the latency of long sums, and of rows by a list.
+static int stages_of(const struct matmul_problem *p) {
+    enum { STAGES = 4, FEW = 256 };
+    const int64_t groups = tsri_max(p->num_batches, 1);
+    const int64_t rows = p->groups.are_depths        ? p->k / groups
+                         : matmul_has_packed_rows(p) ? p->m / groups
+                                                     : p->m;
+    bool has_lists = matmul_is_listed(&p->groups.of_a) || matmul_is_listed(&p->groups.of_b);
+    return rows <= FEW && !has_lists ? STAGES - 1 : STAGES;
+}
+
 static const char *op_of(const struct matmul_problem *p) {
     return p->groups.are_depths ? "matmul_grouped_backward" : "matmul_grouped_forward";
 }
@@ -199,6 +211,7 @@ tsr_status matmul_grouped_wgmma_run(tsr_context *ctx, const void *problem,
                    .num_splits = 1,
                    .group_m = GROUP_M},
         .sums = workspace,
+        .stages = stages_of(p),
         .blocks_of_part = (int)(matmul_cuda_most_of_sum(p->c.dtype) / BLOCK_K),
     };
     matmul_cuda_set_output(p, &params.matmul);

@@ -6,6 +6,25 @@
 
 #include "ops/matmul/cuda/grouped/matmul_grouped_tiles.cuh"
 
+// Tiles of 16 rows of 128 bytes that each warp fills in turns while the copy engine reads the others: two, or four in the place
+// of the last stage.
+DEVICE int tiles_of_warp(const struct matmul_grouped_params *w) {
+    return w->stages < STAGES ? 4 : 2;
+}
+DEVICE int staging_of_warp(const struct matmul_grouped_params *w, int warp) {
+    return w->stages * STAGE_BYTES + warp * tiles_of_warp(w) * STAGED_BYTES;
+}
+static_assert(3 * STAGE_BYTES + WARPS * 4 * STAGED_BYTES <= FULL_AT, "four tiles a warp do not fit");
+
+// Waits until the copy engine has read all but the last tiles - 1 of this warp's stores.
+DEVICE void wait_for_tile(int tiles) {
+    if (!elect_one()) return;
+    if (tiles == 4)
+        TMA_STORES_READ(3);
+    else
+        TMA_STORES_READ(1);
+}
+
 // Columns [32 quarter, + 32) of c in this warp's 16 rows, after the epilogue.
 DEVICE void make_quarter(float v[4][4], const struct matmul_params *p, const struct place *place,
                          float alpha, float acc[TILES_M][EIGHTS][4], int quarter, int lane) {
@@ -97,14 +116,14 @@ DEVICE float find_alpha(const struct matmul_grouped_params *w, int size_k) {
 DEVICE void store_products(const struct matmul_grouped_params *w, const struct place *place,
                            float (*acc)[4], unsigned staging, int row, int lane) {
     const float alpha = find_alpha(w, place->size_k);
-    const int matrix = matrix_of_c(&w->matmul, place);
+    const int matrix = matrix_of_c(&w->matmul, place), tiles = tiles_of_warp(w);
 #pragma unroll
     for (int part = 0; part < EIGHTS / 8; part++) {
-        const unsigned tile = staging + part % 2 * STAGED_BYTES;
+        const unsigned tile = staging + (part & (tiles - 1)) * STAGED_BYTES;
         const int col = place->col + part * 64;
         if (col >= (int)w->matmul.n) break;
         if (part == 0 && elect_one()) TMA_STORES_READ(0);
-        if (part > 1 && elect_one()) TMA_STORES_READ(1);
+        if (part >= tiles) wait_for_tile(tiles);
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < 8; i += 2) {
@@ -118,7 +137,7 @@ DEVICE void store_products(const struct matmul_grouped_params *w, const struct p
     }
 }
 
-// Stores 16 rows of c from `row` on through two alternating tiles of 128 bytes per row: 64 columns of 16 bits, 32 of
+// Stores 16 rows of c from `row` on through tiles of 128 bytes per row: 64 columns of 16 bits, 32 of
 // fp32. The copy engine stores them if all rows belong to the group.
 DEVICE void store_rows(const struct matmul_grouped_params *w, const struct place *place,
                        float acc[TILES_M][EIGHTS][4], unsigned staging, int row, int is_whole,
@@ -126,16 +145,17 @@ DEVICE void store_rows(const struct matmul_grouped_params *w, const struct place
     const struct matmul_params *p = &w->matmul;
     const int matrix = matrix_of_c(p, place);
     const int quarters = is_gated(p) ? 4 : 8, of_tile = p->c_is_f32 ? 1 : 2;
+    const int tiles = tiles_of_warp(w);
     const float alpha = find_alpha(w, place->size_k);
 #pragma unroll 1
     for (int quarter = 0; quarter < quarters; quarter++) {
         const int col = place->col + quarter * 32, part = quarter % of_tile;
-        const unsigned tile = staging + quarter / of_tile % 2 * STAGED_BYTES;
+        const unsigned tile = staging + (quarter / of_tile & (tiles - 1)) * STAGED_BYTES;
         if (part == 0 && col >= (int)p->n) break;
         float v[4][4];
         make_quarter(v, p, place, alpha, acc, quarter, lane);
-        if (quarter == 0 && elect_one()) TMA_STORES_READ(0); // earlier rows ended with either tile
-        if (part == 0 && elect_one()) TMA_STORES_READ(1);    // this tile's last store
+        if (quarter == 0 && elect_one()) TMA_STORES_READ(0); // earlier rows ended with any tile
+        if (part == 0) wait_for_tile(tiles);
         __syncwarp();
         stage_quarter(v, tile, p->c_is_f32, part, lane);
         if (part != of_tile - 1) continue;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // c = a b with one matrix b per group of rows or, if groups cut k, the gradients of b, by Hopper's asynchronous
 // products, for 16-bit dtypes. Works like matmul_wgmma_sm90.cu, but a block finds its tiles from the groups' offsets on
-// the device. One warpgroup makes the copy engine fill a ring of STAGES tiles of a and b, 64 of k each; two others
+// the device. One warpgroup makes the copy engine fill a ring of up to STAGES tiles of a and b, 64 of k each; two others
 // multiply, 64 of a tile's rows each. Blocks are persistent and take every num_blocks-th tile, so all find the same
 // tiles without communication.
 // Floor: 2 rows k n FLOPs, and b read once for each group that has rows.
@@ -53,7 +53,7 @@ DEVICE void copy_tiles(const struct matmul_grouped_params *w, unsigned base, uns
             if (is_elected && !A_IS_MN && done == 0) give_place(&place, ring.stage);
             if (is_elected)
                 load_stage(w, &place, place.first_k + done, base + ring.stage * STAGE_BYTES, full);
-            ring_advance(&ring, STAGES);
+            ring_advance(&ring, w->stages);
         }
     }
 }
@@ -96,7 +96,7 @@ DEVICE void copy_listed_tiles(const struct matmul_grouped_params *w, unsigned ba
                     copy_rows(stage + (UNITS_A + u) * UNIT_BYTES, &w->matmul.b, lines[A_IS_MN],
                               place.col + u * UNIT, (int)p->n);
             end_copies(&last, base, ring.stage);
-            ring_advance(&ring, STAGES);
+            ring_advance(&ring, w->stages);
         }
     }
     end_all_copies(&last, base);
@@ -130,8 +130,8 @@ DEVICE void clear_lines(int stage, int first) {
 // acc = a b over the next num_blocks (at least 1) blocks of k; of the last block, `rest` lines belong to the group. The
 // products of one block run while those of the next are issued. A stage is free when the next stage's products have
 // been issued and its own are complete.
-DEVICE void multiply(float acc[EIGHTS][4], struct ring *ring, unsigned base, unsigned first_unit,
-                     int num_blocks, int rest, int lane) {
+DEVICE void multiply(float acc[EIGHTS][4], struct ring *ring, int stages, unsigned base,
+                     unsigned first_unit, int num_blocks, int rest, int lane) {
     int before = 0;
 #pragma unroll 1
     for (int block = 0; block < num_blocks; block++) {
@@ -149,7 +149,7 @@ DEVICE void multiply(float acc[EIGHTS][4], struct ring *ring, unsigned base, uns
         WGMMA_WAIT(1);
         if (block > 0 && lane == 0) barrier_arrive(base + EMPTY_AT + 8 * before);
         before = ring->stage;
-        ring_advance(ring, STAGES);
+        ring_advance(ring, stages);
     }
     WGMMA_WAIT(0);
     WGMMA_HOLD(acc, EIGHTS);
@@ -190,14 +190,14 @@ DEVICE void multiply_parts(const struct matmul_grouped_params *w, float acc[EIGH
     for (int is_first = 1; blocks > 0; is_first = 0) {
         const int now = blocks < w->blocks_of_part ? blocks : w->blocks_of_part;
         blocks -= now;
-        multiply(acc, ring, base, first_unit, now, blocks == 0 ? rest : BLOCK_K, lane);
+        multiply(acc, ring, w->stages, base, first_unit, now, blocks == 0 ? rest : BLOCK_K, lane);
         if (!is_first || blocks > 0) promote(w, acc, is_first, blocks == 0);
     }
 }
 
 DEVICE void multiply_tiles(const struct matmul_grouped_params *w, unsigned base, int warp,
                            unsigned rows, unsigned num_tiles) {
-    const int lane = threadIdx.x % 32, staging = STAGING_AT + warp * STAGING_BYTES;
+    const int lane = threadIdx.x % 32, staging = staging_of_warp(w, warp);
     struct ring ring = {0, 0};
     float acc[TILES_M][EIGHTS][4] = {};
 #pragma unroll 1
