@@ -10,6 +10,7 @@
 // line, lines, groups); if all groups' rows are in one matrix, the last size is 1.
 struct matmul_grouped_params {
     struct tensor_map a, b, b_up, c;
+    struct tensor_map cut_a, cut_b; // if groups cut k: boxes of 16 lines
     struct matmul_params matmul;
     float *sums;        // of parts of k: BLOCK_M * BLOCK_N per block; 0 with one part
     int blocks_of_part; // blocks of k that tensor cores sum in one part

@@ -13,6 +13,7 @@ enum {
     THREADS = 384,
     SHARED_BYTES = (BLOCK_M + BLOCK_N) * BLOCK_K * 2 * 4 + 8 * 4096 + 8 * 2 * 4 + 16 * 4,
     UNIT = 64,           // lines and columns per box of a and b
+    STEP_K = 16,         // lines per box where a group ends
     C_LINES = 16,        // per box of c
     GROUP_M = 16,        // rows of tiles that are processed together, column by column
     MAX_SIZE = 1 << 28,  // because offsets within a group are 32-bit
@@ -55,10 +56,11 @@ static bool map_lines(const struct matmul_problem *p, const struct matmul_matrix
 }
 
 static bool map_operand(const struct matmul_problem *p, const struct matmul_matrix *t,
-                        const struct matmul_cuda_operand *o, bool is_b,
+                        const struct matmul_cuda_operand *o, bool is_b, int box_lines,
                         struct tsri_tensor_map_args *args) {
     bool has_groups = p->groups.are_counts || (is_b && !p->groups.are_depths);
-    return !o->is_copied && map_lines(p, t, has_groups, o->width, o->lines, o->line, UNIT, args);
+    return !o->is_copied &&
+           map_lines(p, t, has_groups, o->width, o->lines, o->line, box_lines, args);
 }
 
 // From row to row of an operand whose rows come by a list: along m, or along k if groups cut k.
@@ -71,7 +73,7 @@ static int64_t listed_line(const struct matmul_problem *p, const struct matmul_m
 static bool loads_operand(const struct matmul_problem *p, const struct matmul_matrix *t,
                           const struct matmul_cuda_operand *o, const struct matmul_list *list,
                           bool is_b, struct tsri_tensor_map_args *map) {
-    if (!matmul_is_listed(list)) return map_operand(p, t, o, is_b, map);
+    if (!matmul_is_listed(list)) return map_operand(p, t, o, is_b, UNIT, map);
     bool is_aligned = list->num_lines <= 1 || listed_line(p, t, is_b) % 8 == 0;
     return !o->is_copied && o->is_mn == p->groups.are_depths && is_aligned &&
            (uintptr_t)t->data % 16 == 0 && list->num_lines <= MAX_SIZE;
@@ -97,7 +99,7 @@ bool matmul_grouped_wgmma_serves(const void *problem, const struct tsri_limits *
     const struct matmul_cuda_layout l = matmul_cuda_layout(p, MATMUL_WGMMA, 0, 1);
     return loads_operand(p, &p->a, &l.a, &p->groups.of_a, false, &map) &&
            loads_operand(p, &p->b, &l.b, &p->groups.of_b, true, &map) &&
-           (p->b_up.data == NULL || map_operand(p, &p->b_up, &l.b_up, true, &map));
+           (p->b_up.data == NULL || map_operand(p, &p->b_up, &l.b_up, true, UNIT, &map));
 }
 
 // With few rows of c and a large b, cuda-mma's small tiles read b faster: up to 32 rows per group of equal size. The
@@ -182,16 +184,20 @@ tsr_status matmul_grouped_wgmma_prepare(tsr_context *ctx, const void *problem,
     return tsri_cuda_prepare(op_of(p), tsri_context_queue(ctx), &program);
 }
 
-// Fills an operand's map or, if its rows come by a list, where they are.
+// Fills an operand's maps or, if its rows come by a list, where they are.
 static tsr_status set_operand(const struct tsri_cuda_queue *queue, const struct matmul_problem *p,
                               bool is_b, const struct matmul_cuda_operand *o,
-                              struct tensor_map *map, struct matmul_operand *of) {
+                              struct tensor_map *map, struct tensor_map *cut_map,
+                              struct matmul_operand *of) {
     const struct matmul_matrix *t = is_b ? &p->b : &p->a;
     const struct matmul_list *list = is_b ? &p->groups.of_b : &p->groups.of_a;
     struct tsri_tensor_map_args args;
     if (!matmul_is_listed(list)) {
-        (void)map_operand(p, t, o, is_b, &args);
-        return tsri_cuda_queue_map(op_of(p), queue, &args, map);
+        (void)map_operand(p, t, o, is_b, UNIT, &args);
+        TSRI_TRY(tsri_cuda_queue_map(op_of(p), queue, &args, map));
+        if (!p->groups.are_depths) return TSR_OK;
+        (void)map_operand(p, t, o, is_b, STEP_K, &args);
+        return tsri_cuda_queue_map(op_of(p), queue, &args, cut_map);
     }
     of->data = t->data;
     of->line = listed_line(p, t, is_b);
@@ -215,11 +221,11 @@ tsr_status matmul_grouped_wgmma_run(tsr_context *ctx, const void *problem,
         .blocks_of_part = (int)(matmul_cuda_most_of_sum(p->c.dtype) / BLOCK_K),
     };
     matmul_cuda_set_output(p, &params.matmul);
-    TSRI_TRY(set_operand(queue, p, false, &l.a, &params.a, &params.matmul.a));
-    TSRI_TRY(set_operand(queue, p, true, &l.b, &params.b, &params.matmul.b));
+    TSRI_TRY(set_operand(queue, p, false, &l.a, &params.a, &params.cut_a, &params.matmul.a));
+    TSRI_TRY(set_operand(queue, p, true, &l.b, &params.b, &params.cut_b, &params.matmul.b));
     if (is_gated) {
         params.matmul.b_up.data = p->b_up.data;
-        (void)map_operand(p, &p->b_up, &l.b_up, true, &map);
+        (void)map_operand(p, &p->b_up, &l.b_up, true, UNIT, &map);
         TSRI_TRY(tsri_cuda_queue_map(op_of(p), queue, &map, &params.b_up));
     }
     params.has_c_map = map_c(p, &map);

@@ -14,6 +14,20 @@
 
 // ---- Copies -----------------------------------------------------------------------------------
 
+// A unit of 64 lines. Of the last lines of a group that cuts k, only those pieces of 16 that it has.
+DEVICE void load_unit(unsigned unit, const struct tensor_map *map, const struct tensor_map *cut_map,
+                      const int at[5], int pieces, unsigned full) {
+    if (pieces == MOST_STEPS) {
+        tma_load(unit, map, at, full);
+        return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < pieces; i++) {
+        const int piece[5] = {at[0], at[1] + i * STEP_K, at[2], 0, 0};
+        tma_load(unit + i * (STEP_K * 128), cut_map, piece, full);
+    }
+}
+
 // Orders the copy engine's part of a stage: the operands without a list. Called by one thread.
 DEVICE void load_stage(const struct matmul_grouped_params *w, const struct place *place, int k,
                        unsigned stage, unsigned full) {
@@ -21,12 +35,13 @@ DEVICE void load_stage(const struct matmul_grouped_params *w, const struct place
     // The index of a's matrix and, if groups cut k, of b's.
     const int of_rows = p->groups.are_counts ? place->group : 0;
     const int has_a = w->matmul.groups.of_a.lines == 0, has_b = w->matmul.groups.of_b.lines == 0;
-    barrier_expect(full, ((has_a ? UNITS_A : 0) + (has_b ? UNITS_B : 0)) * UNIT_BYTES);
+    const int pieces = A_IS_MN ? steps_of_block(place->first_k + place->size_k - k) : MOST_STEPS;
+    barrier_expect(full, ((has_a ? UNITS_A : 0) + (has_b ? UNITS_B : 0)) * (STEP_K * 128) * pieces);
 #pragma unroll
     for (int u = 0; u < UNITS_A; u++) {
         const int mn = place->row + u * UNIT;
         const int at[5] = {A_IS_MN ? mn : k, A_IS_MN ? k : mn, of_rows, 0, 0};
-        if (has_a) tma_load(stage + u * UNIT_BYTES, &w->a, at, full);
+        if (has_a) load_unit(stage + u * UNIT_BYTES, &w->a, &w->cut_a, at, pieces, full);
     }
 #pragma unroll
     for (int u = 0; u < UNITS_B; u++) {
@@ -34,7 +49,8 @@ DEVICE void load_stage(const struct matmul_grouped_params *w, const struct place
         const int at[5] = {B_IS_MN ? mn : k, B_IS_MN ? k : mn, A_IS_MN ? of_rows : place->group, 0,
                            0};
         const struct tensor_map *map = matmul_wgmma_is_of_up(is_gated(p), u) ? &w->b_up : &w->b;
-        if (has_b) tma_load(stage + (UNITS_A + u) * UNIT_BYTES, map, at, full);
+        if (has_b)
+            load_unit(stage + (UNITS_A + u) * UNIT_BYTES, map, &w->cut_b, at, pieces, full);
     }
 }
 
@@ -113,10 +129,10 @@ DEVICE int has_lists(const struct matmul_grouped_params *w) {
 #define A_STEP (A_IS_MN ? 2048 : 32) // bytes per 16 of k
 #define B_STEP (B_IS_MN ? 2048 : 32)
 
-// Sets lines of k from `first` on to zero in every unit of a stage; these lines are rows of 128 bytes. Both groups do
-// it together.
+// Sets lines of k from `first` to the end of its step to zero in every unit of a stage; these lines are rows of 128 bytes. Both
+// groups do it together.
 DEVICE void clear_lines(int stage, int first) {
-    const int pieces = (BLOCK_K - first) * 8;
+    const int pieces = (STEP_K - first % STEP_K) * 8;
     uint4 *const units = (uint4 *)(shared + stage * STAGE_BYTES);
 #pragma unroll 1
     for (int i = threadIdx.x - 128; i < (UNITS_A + UNITS_B) * pieces; i += 128 * GROUPS) {
@@ -139,12 +155,22 @@ DEVICE void multiply(float acc[EIGHTS][4], struct ring *ring, int stages, unsign
         const unsigned long long a = wgmma_tile(stage + first_unit * UNIT_BYTES, A_SLAB),
                                  b = wgmma_tile(stage + UNITS_A * UNIT_BYTES, B_SLAB);
         barrier_wait(base + FULL_AT + 8 * ring->stage, ring->parity);
-        if (A_IS_MN && block == num_blocks - 1 && rest < BLOCK_K) clear_lines(ring->stage, rest);
-        WGMMA_BEGIN();
+        const int steps = A_IS_MN && block == num_blocks - 1 ? steps_of_block(rest) : MOST_STEPS;
+        if (A_IS_MN && block == num_blocks - 1 && rest % STEP_K != 0) clear_lines(ring->stage, rest);
+        if (A_IS_MN && steps < MOST_STEPS) {
+#pragma unroll 1
+            for (int step = 0; step < steps; step++) {
+                WGMMA_BEGIN();
+                WGMMA_TILES_256(acc, a + WGMMA_STEP(step * A_STEP), b + WGMMA_STEP(step * B_STEP),
+                                block + step, A_IS_MN, B_IS_MN);
+            }
+        } else {
+            WGMMA_BEGIN();
 #pragma unroll
-        for (int step = 0; step < BLOCK_K / 16; step++)
-            WGMMA_TILES_256(acc, a + WGMMA_STEP(step * A_STEP), b + WGMMA_STEP(step * B_STEP),
-                            block + step, A_IS_MN, B_IS_MN);
+            for (int step = 0; step < MOST_STEPS; step++)
+                WGMMA_TILES_256(acc, a + WGMMA_STEP(step * A_STEP), b + WGMMA_STEP(step * B_STEP),
+                                block + step, A_IS_MN, B_IS_MN);
+        }
         WGMMA_COMMIT();
         WGMMA_WAIT(1);
         if (block > 0 && lane == 0) barrier_arrive(base + EMPTY_AT + 8 * before);

@@ -20,8 +20,13 @@
 // ---- Tiles ------------------------------------------------------------------------------------
 
 // Boxes of the copy engine ignore groups. If groups cut m, rows after a group's end are multiplied but not stored: the
-// 16 rows that contain the end are stored by the threads. If groups cut k, lines after the end are set to zero in
-// shared memory before the products, in both operands, because they may hold NaN.
+// 16 rows that contain the end are stored by the threads. If groups cut k, the last block has fewer steps, and of the last step
+// lines after the end are set to zero in shared memory before the products, in both operands, because they may hold NaN.
+enum { STEP_K = 16, MOST_STEPS = BLOCK_K / STEP_K };
+
+DEVICE int steps_of_block(int lines) {
+    return lines >= BLOCK_K ? MOST_STEPS : (lines + STEP_K - 1) / STEP_K;
+}
 
 struct place {
     int row, col, group; // in c: if all rows are in one matrix, row counts from its start
