@@ -40,9 +40,39 @@ DEVICE float product_of(const float a[GROUP], uint4 raw, float sum) {
     return sum;
 }
 
+// drows alone: two tiles of dy are loaded beside the numbers of rows.
+DEVICE void scatter_row(const struct moe_combine_backward_params *p, long long token) {
+    const int second = NUM_WARPS * 32 * GROUP;
+    for (int base = WARP * 32 * GROUP; base < p->hidden; base += 2 * second) {
+        uint4 raw[2];
+#pragma unroll
+        for (int t = 0; t < 2; t++) {
+            const int col = base + t * second + LANE * GROUP;
+            raw[t] = fetch(p->dy.data, token * p->dy.stride + col, count_at(col, p->hidden),
+                           p->is_aligned);
+        }
+        for (int k = 0; k < p->assignments.top_k; k += AT_ONCE) {
+            struct batch batch;
+            spread_rows(&batch, hold_rows(&p->assignments, token, k), 0);
+            EACH_ROW(j) {
+                if (batch.row[j] < 0) continue;
+#pragma unroll
+                for (int t = 0; t < 2; t++) {
+                    const int col = base + t * second + LANE * GROUP;
+                    float x[GROUP];
+                    widen(raw[t], x);
+                    EACH_ELEMENT(i) x[i] *= batch.weight[j];
+                    put(p->drows.data, batch.row[j] * p->drows.stride + col, x,
+                        count_at(col, p->hidden), p->is_aligned, p->is_past);
+                }
+            }
+        }
+    }
+}
+
 // Assignments [k, k + AT_ONCE).
 DEVICE void take_rows(const struct moe_combine_backward_params *p, long long token, int k) {
-    const int left = p->assignments.top_k - k, has_dot = p->dweights.data != 0;
+    const int left = p->assignments.top_k - k;
     const struct held held = hold_rows(&p->assignments, token, k);
     struct batch batch;
     float dot[AT_ONCE] = {0};
@@ -52,12 +82,10 @@ DEVICE void take_rows(const struct moe_combine_backward_params *p, long long tok
         const uint4 raw_dy = fetch(p->dy.data, token * p->dy.stride + col, count, p->is_aligned);
         uint4 raw[AT_ONCE];
         float dy[GROUP], x[GROUP];
-        if (has_dot) fetch_rows(raw, &p->rows, &batch, col, count, p->is_aligned);
+        fetch_rows(raw, AT_ONCE, &p->rows, &batch, col, count, p->is_aligned);
         widen(raw_dy, dy);
-        if (has_dot) {
-            EACH_ROW(j) {
-                if (j < left) dot[j] = product_of(dy, raw[j], dot[j]);
-            }
+        EACH_ROW(j) {
+            if (j < left) dot[j] = product_of(dy, raw[j], dot[j]);
         }
         if (p->drows.data == 0) continue;
         EACH_ROW(j) {
@@ -67,7 +95,6 @@ DEVICE void take_rows(const struct moe_combine_backward_params *p, long long tok
                 p->is_past);
         }
     }
-    if (!has_dot) return;
     const float sum = add_threads(dot);
     if (threadIdx.x < AT_ONCE && (int)threadIdx.x < left) // a weight without a row is 0 or NaN
         ((float *)p->dweights.data)[token * p->dweights.stride + k + threadIdx.x] =
@@ -96,12 +123,14 @@ DEVICE void take_shared(const struct moe_combine_backward_params *p, long long t
         ((float *)p->dshared_gate.data)[token * p->dshared_gate.stride] = sum * slope;
 }
 
-extern "C" __global__ void __launch_bounds__(32 * MOE_COMBINE_BACKWARD_WARPS)
+extern "C" __global__ void __launch_bounds__(32 * MOE_COMBINE_BACKWARD_WARPS, 3)
     moe_combine_backward(const struct moe_combine_backward_params p) {
-    const int has_rows = p.drows.data != 0 || p.dweights.data != 0;
     begin_early();
     for (long long token = blockIdx.x; token < p.tokens; token += gridDim.x) {
-        for (int k = 0; has_rows && k < p.assignments.top_k; k += AT_ONCE) take_rows(&p, token, k);
+        if (p.dweights.data != 0)
+            for (int k = 0; k < p.assignments.top_k; k += AT_ONCE) take_rows(&p, token, k);
+        else if (p.drows.data != 0)
+            scatter_row(&p, token);
         if (p.dshared.data != 0 || p.dshared_gate.data != 0) take_shared(&p, token);
     }
 }

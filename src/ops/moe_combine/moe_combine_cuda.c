@@ -55,11 +55,16 @@ static bool is_narrow(const struct moe_combine_problem *p) {
     return p->y.cols <= MOE_COMBINE_NARROW;
 }
 
-// block_n: columns of a span, as many as leave enough spans for the card; num_tasks: blocks. Sums are per column: a token's
+// Groups of columns that fit AT_ONCE loads.
+static int tiles_at_once(const struct moe_combine_problem *p) {
+    return p->top_k <= 2 ? 4 : p->top_k <= 4 ? 2 : 1;
+}
+
+// block_n: columns of a span, what a warp has at once or as much more as leaves enough spans for the card; num_tasks: blocks. Sums are per column: a token's
 // bits do not depend on the span.
 void moe_combine_cuda_plan(const void *problem, const struct tsri_limits *limits,
                            struct tsri_plan *plan) {
-    enum { SM_WARPS = 64, MOST_TILES = 4, ROUNDS = 4 };
+    enum { SM_WARPS = 64, MOST_TILES = 4, ROUNDS = 4, LEAST_WARPS = 16 };
     const struct moe_combine_problem *p = problem;
     const int64_t tile = tile_cols(p), tiles = tsri_ceil_div(p->y.cols, tile);
     int64_t of_span = MOST_TILES;
@@ -68,9 +73,11 @@ void moe_combine_cuda_plan(const void *problem, const struct tsri_limits *limits
         plan->num_tasks = tsri_min(tsri_ceil_div(p->y.rows * p->y.cols, threads), INT32_MAX);
         return;
     }
-    while (of_span > 1 &&
-           p->y.rows * tsri_ceil_div(tiles, of_span) < (int64_t)limits->num_sms * SM_WARPS * ROUNDS)
-        of_span /= 2;
+    for (; of_span > 1; of_span /= 2) {
+        bool is_at_once = of_span <= tiles_at_once(p);
+        int64_t wanted = (int64_t)limits->num_sms * (is_at_once ? LEAST_WARPS : SM_WARPS * ROUNDS);
+        if (p->y.rows * tsri_ceil_div(tiles, of_span) >= wanted) break;
+    }
     plan->block_n = of_span * tile;
     const int64_t units = p->y.rows * tsri_ceil_div(p->y.cols, plan->block_n);
     plan->num_tasks = tsri_min(tsri_ceil_div(units, MOE_COMBINE_FORWARD_WARPS), INT32_MAX);
@@ -104,6 +111,7 @@ tsr_status moe_combine_cuda_run(tsr_context *ctx, const void *problem, const str
         .hidden = (int)p->y.cols,
         .spans = (int)spans,
         .span = (int)plan->block_n,
+        .tiles = (int)tsri_min(tiles_at_once(p), plan->block_n / tile_cols(p)),
         .is_aligned = are_aligned(all, TSRI_COUNT(all)),
         .is_residual_f32 = p->residual.dtype == TSR_F32,
     };

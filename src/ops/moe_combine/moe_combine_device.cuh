@@ -83,17 +83,16 @@ DEVICE void spread_rows(struct batch *batch, struct held held, int from) {
     }
 }
 
-// A group of columns of each row, 0 where there is no row.
-DEVICE void fetch_rows(uint4 raw[AT_ONCE], const struct moe_combine_view *rows,
+// A group of columns of each of the first `num` rows, 0 where there is no row. num: a constant.
+DEVICE void fetch_rows(uint4 *raw, const int num, const struct moe_combine_view *rows,
                        const struct batch *batch, int col, int count, int is_aligned) {
-    EACH_ROW(j) raw[j] = make_uint4(0, 0, 0, 0);
-    if (is_aligned) {
-        EACH_ROW(j)
-        load_bytes_if(&raw[j], rows->data, batch->row[j] * rows->stride + col,
-                      batch->row[j] >= 0 && count > 0);
-    } else {
-        EACH_ROW(j)
-        if (batch->row[j] >= 0)
+    EACH_ROW(j) {
+        if (j >= num) break;
+        raw[j] = make_uint4(0, 0, 0, 0);
+        if (is_aligned)
+            load_bytes_if(&raw[j], rows->data, batch->row[j] * rows->stride + col,
+                          batch->row[j] >= 0 && count > 0);
+        else if (batch->row[j] >= 0)
             raw[j] = fetch_apart(rows->data, batch->row[j] * rows->stride + col, count);
     }
 }

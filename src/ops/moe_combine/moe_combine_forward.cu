@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The weighted sum of each token's rows, and the shared expert and the residual. A warp takes a span of a token's columns; for 16
-// bytes of columns a lane loads AT_ONCE rows before it uses the first, and adds them in order. Rows and weights of the token
+// The weighted sum of each token's rows, and the shared expert and the residual. A warp takes a span of a token's columns. A lane
+// loads 16 bytes of AT_ONCE rows, or of more columns of fewer rows, before it uses the first, and adds rows in order. Rows and weights of the token
 // are read once a span, by lanes, and passed on by shuffles.
 // Floor: each row read once, each token written once.
 // Limit: memory; with few tokens the latency of two loads, of row numbers and of rows.
@@ -9,14 +9,12 @@
 //     DTYPE: the dtype of rows, shared and y; the residual may be fp32
 #include "ops/moe_combine/moe_combine_device.cuh"
 
-// sum += AT_ONCE rows from assignment k on.
+// sum += rows [k, k + num) of the assignments.
 DEVICE void add_rows(float sum[GROUP], const struct moe_combine_forward_params *p,
-                     const struct batch *batch, int k, int col, int count) {
-    uint4 raw[AT_ONCE];
-    fetch_rows(raw, &p->rows, batch, col, count, p->is_aligned);
+                     const struct batch *batch, const uint4 *raw, int k, const int num) {
     EACH_ROW(j) {
         float x[GROUP];
-        if (k + j >= p->assignments.top_k) continue;
+        if (j >= num || k + j >= p->assignments.top_k) continue;
         widen(raw[j], x);
         EACH_ELEMENT(i) sum[i] = fmaf(batch->weight[j], x[i], sum[i]);
     }
@@ -58,33 +56,79 @@ DEVICE void add_residual(float sum[GROUP], const struct moe_combine_forward_para
     EACH_ELEMENT(i) sum[i] += x[i];
 }
 
+// Adds the shared expert and the residual, and stores.
+DEVICE void end_group(float sum[GROUP], const struct moe_combine_forward_params *p, uint4 shared,
+                      float gate, const struct residual *residual, long long token, int col) {
+    const int count = count_at(col, p->hidden);
+    if (p->shared.data != 0) {
+        float x[GROUP];
+        widen(shared, x);
+        EACH_ELEMENT(i) sum[i] = fmaf(gate, x[i], sum[i]);
+    }
+    if (p->residual.data != 0) add_residual(sum, p, residual, token, col, count);
+    put(p->y.data, token * p->y.stride + col, sum, count, p->is_aligned, 0);
+}
+
+DEVICE uint4 fetch_shared(const struct moe_combine_forward_params *p, long long token, int col) {
+    if (p->shared.data == 0) return make_uint4(0, 0, 0, 0);
+    return fetch(p->shared.data, token * p->shared.stride + col, count_at(col, p->hidden),
+                 p->is_aligned);
+}
+
+// A lane's group of columns.
+DEVICE void take_group(const struct moe_combine_forward_params *p, long long token,
+                       struct held held, float gate, int col) {
+    const int top_k = p->assignments.top_k, count = count_at(col, p->hidden);
+    const struct residual residual = fetch_residual(p, token, col, count);
+    const uint4 shared = fetch_shared(p, token, col);
+    float sum[GROUP] = {0};
+    for (int k = 0; k < top_k; k += AT_ONCE) {
+        struct batch batch;
+        uint4 raw[AT_ONCE];
+        if (k > 0 && k % 32 == 0) held = hold_rows(&p->assignments, token, k);
+        spread_rows(&batch, held, k % 32);
+        fetch_rows(raw, AT_ONCE, &p->rows, &batch, col, count, p->is_aligned);
+        add_rows(sum, p, &batch, raw, k, AT_ONCE);
+    }
+    end_group(sum, p, shared, gate, &residual, token, col);
+}
+
+// The same of `tiles` groups, 32 GROUP apart, where a token has at most AT_ONCE / tiles rows. tiles: a constant.
+DEVICE void take_groups(const int tiles, const struct moe_combine_forward_params *p,
+                        long long token, const struct batch *batch, float gate, int col) {
+    const int num = AT_ONCE / tiles;
+    uint4 raw[AT_ONCE];
+#pragma unroll
+    for (int t = 0; t < tiles; t++)
+        fetch_rows(raw + t * num, num, &p->rows, batch, col + t * 32 * GROUP,
+                   count_at(col + t * 32 * GROUP, p->hidden), p->is_aligned);
+#pragma unroll
+    for (int t = 0; t < tiles; t++) {
+        const int at = col + t * 32 * GROUP;
+        const struct residual residual =
+            fetch_residual(p, token, at, count_at(at, p->hidden));
+        float sum[GROUP] = {0};
+        add_rows(sum, p, batch, raw + t * num, 0, num);
+        end_group(sum, p, fetch_shared(p, token, at), gate, &residual, token, at);
+    }
+}
+
 DEVICE void take_span(const struct moe_combine_forward_params *p, long long token, int first,
                       int last) {
-    const int top_k = p->assignments.top_k;
-    struct held held = hold_rows(&p->assignments, token, 0);
+    const struct held held = hold_rows(&p->assignments, token, 0);
+    const int tiles = p->tiles;
     struct batch batch;
     float gate = 1, slope;
     spread_rows(&batch, held, 0);
     if (p->shared_gate != 0) gate = sigmoid_of(p->shared_gate[token * p->gate_stride], &slope);
-    for (int base = first; base < last; base += 32 * GROUP) {
-        const int col = base + LANE * GROUP, count = count_at(col, p->hidden);
-        const struct residual residual = fetch_residual(p, token, col, count);
-        uint4 shared = make_uint4(0, 0, 0, 0);
-        float sum[GROUP] = {0};
-        if (p->shared.data != 0)
-            shared = fetch(p->shared.data, token * p->shared.stride + col, count, p->is_aligned);
-        for (int k = 0; k < top_k; k += AT_ONCE) {
-            if (top_k > 32 && k % 32 == 0) held = hold_rows(&p->assignments, token, k);
-            if (top_k > AT_ONCE) spread_rows(&batch, held, k % 32);
-            add_rows(sum, p, &batch, k, col, count);
-        }
-        if (p->shared.data != 0) {
-            float x[GROUP];
-            widen(shared, x);
-            EACH_ELEMENT(i) sum[i] = fmaf(gate, x[i], sum[i]);
-        }
-        if (p->residual.data != 0) add_residual(sum, p, &residual, token, col, count);
-        put(p->y.data, token * p->y.stride + col, sum, count, p->is_aligned, 0);
+    for (int base = first; base < last; base += tiles * 32 * GROUP) {
+        const int col = base + LANE * GROUP;
+        if (tiles == 4)
+            take_groups(4, p, token, &batch, gate, col);
+        else if (tiles == 2)
+            take_groups(2, p, token, &batch, gate, col);
+        else
+            take_group(p, token, held, gate, col);
     }
 }
 

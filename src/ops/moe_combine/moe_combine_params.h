@@ -31,6 +31,7 @@ struct moe_combine_forward_params {
     long long gate_stride;
     long long num_units;     // spans of all tokens; elements
     int hidden, spans, span; // spans of a token, columns of a span
+    int tiles;               // groups of columns that a lane has at once: 1, 2 or 4
     int is_aligned;          // every row begins and ends at a multiple of 16 bytes
     int is_residual_f32;
 };
