@@ -141,6 +141,37 @@ static void targets_of_cross_entropy(void **state) {
     }
 }
 
+// Such a row counts as zeros. Without an activation the CPU has the same bits.
+static void list_of_quantize(void **state) {
+    enum { BLOCKS = (HIDDEN + 127) / 128 };
+    static float x[VOCAB][HIDDEN], scales[TOKENS][BLOCKS], expected_scales[TOKENS][BLOCKS];
+    static uint8_t y[TOKENS][HIDDEN], expected[TOKENS][HIDDEN];
+    static int32_t list[TOKENS];
+    tsr_context *cpu = test_context(1);
+    (void)state;
+    fill(x[0], VOCAB * HIDDEN);
+    for (int t = 0; t < TOKENS; t++) list[t] = index_of(t, VOCAB);
+    const tsr_tensor on_y = GPU(put(y, sizeof y), TSR_E4M3, TOKENS, HIDDEN),
+                     on_scales = GPU(put(scales, sizeof scales), TSR_F32, TOKENS, BLOCKS);
+    tsr_quantize_args args =
+        TSR_QUANTIZE_ARGS(.x = GPU(put(x, sizeof x), TSR_F32, VOCAB, HIDDEN),
+                          .x_rows = GPU(put(list, sizeof list), TSR_I32, TOKENS), .y = on_y,
+                          .y_scale = on_scales);
+    assert_ok(tsr_quantize(ctx, &args));
+    get(y, on_y.data, sizeof y);
+    get(scales, on_scales.data, sizeof scales);
+    for (int t = 0; t < TOKENS; t++)
+        if (is_bad(t)) list[t] = -1;
+    args = TSR_QUANTIZE_ARGS(.x = TSR_TENSOR(x, TSR_F32, VOCAB, HIDDEN),
+                             .x_rows = TSR_TENSOR(list, TSR_I32, TOKENS),
+                             .y = TSR_TENSOR(expected, TSR_E4M3, TOKENS, HIDDEN),
+                             .y_scale = TSR_TENSOR(expected_scales, TSR_F32, TOKENS, BLOCKS));
+    assert_ok(tsr_quantize(cpu, &args));
+    assert_memory_equal(y, expected, sizeof y);
+    assert_memory_equal(scales, expected_scales, sizeof scales);
+    tsr_context_destroy(cpu);
+}
+
 int main(void) {
     int skip = cuda_case_skip(0);
     if (skip != 0) return skip;
@@ -148,6 +179,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(ids_of_an_embedding, setup, teardown),
         cmocka_unit_test_setup_teardown(positions_of_rope, setup, teardown),
         cmocka_unit_test_setup_teardown(targets_of_cross_entropy, setup, teardown),
+        cmocka_unit_test_setup_teardown(list_of_quantize, setup, teardown),
     };
     return cmocka_run_group_tests_name("cuda indices", tests, NULL, NULL);
 }

@@ -189,6 +189,16 @@ static tsr_status moe_route(tsr_context *ctx, tsr_dtype dtype, int64_t tokens, i
     return status != TSR_OK ? status : tsr_moe_route_backward(ctx, &backward);
 }
 
+static tsr_status quantize(tsr_context *ctx, tsr_dtype dtype, int64_t rows, int64_t cols) {
+    const tsr_quantize_args args =
+        TSR_QUANTIZE_ARGS(.x = ON_CUDA(dtype, rows, cols), .up = ON_CUDA(dtype, rows, cols),
+                          .x_rows = ON_CUDA(TSR_I32, rows * 8),
+                          .y = ON_CUDA(TSR_E4M3, rows * 8, cols),
+                          .y_scale = ON_CUDA(TSR_F32, rows * 8, (cols + 127) / 128),
+                          .kind = TSR_ACTIVATION_SILU);
+    return tsr_quantize(ctx, &args);
+}
+
 // From routing's ids to a token's sum, and back.
 static tsr_status moe_rows(tsr_context *ctx, tsr_dtype dtype, int64_t tokens, int64_t hidden) {
     const tsr_moe_permute_args permute =
@@ -233,6 +243,7 @@ static void rows_of_numbers(tsr_context *ctx) {
             assert_ok(moe_route(ctx, dtypes[d], rows[r], 128));
             assert_ok(moe_route(ctx, dtypes[d], rows[r], 512));
             assert_ok(moe_rows(ctx, dtypes[d], rows[r], 2048));
+            assert_ok(quantize(ctx, dtypes[d], rows[r], 2048));
             for (int i = 0; i < COUNT(vocabularies); i++) {
                 if (!is_f16) assert_ok(softmax(ctx, dtypes[d], rows[r], vocabularies[i]));
                 assert_ok(cross_entropy(ctx, dtypes[d], rows[r], vocabularies[i]));

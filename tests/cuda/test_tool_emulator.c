@@ -51,6 +51,9 @@ static const struct emulator_case cases[] = {
     {"adamw_step", NULL, TSR_BF16, "rows=7 cols=300 +master"},
     {"cast", NULL, TSR_BF16, "rows=7 cols=300 to=e4m3"},
     {"cast", NULL, TSR_BF16, "rows=7 cols=300 to=bf16"},
+    {"quantize", NULL, TSR_BF16, "rows=7 cols=704 kind=silu +up", FILL_SPECIAL},
+    {"quantize", NULL, TSR_F16, "rows=20 cols=300 to=e5m2 num_x_rows=7 +x_rows"},
+    {"quantize", NULL, TSR_F32, "rows=9 cols=388 kind=gelu", FILL_NAN},
     {"rope_table", NULL, TSR_F32, "num_positions=50 rotary_dim=64"},
     {"rope_forward", NULL, TSR_BF16, "batch=2 seqlen=9 num_heads=3 head_dim=64"},
     {"embedding_forward", NULL, TSR_BF16, "tokens=50 vocab=30 hidden=72"},
@@ -105,7 +108,8 @@ static void test_every_file_ran(void **state) {
     (void)state;
     static const char *const folders[] = {"activation", "adamw",    "cast",        "cross_entropy",
                                           "embedding",  "moe_bias", "moe_combine", "moe_permute",
-                                          "moe_route",  "norm",     "rope",        "softmax"};
+                                          "moe_route",  "norm",     "quantize",    "rope",
+                                          "softmax"};
     for (int i = 0; i < COUNT(folders); i++) {
         char start[64];
         snprintf(start, sizeof start, "ops/%s/", folders[i]);

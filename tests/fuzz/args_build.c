@@ -76,6 +76,7 @@ static tsr_tensor plain_tensor(const struct args_field *field, int form, const s
     if (ndim == 0 || (field->type == 'q' && type != TSR_E4M3)) return t;
     t.dtype = field->type == 'i'                      ? TSR_I32
               : field->type == 'q'                    ? TSR_F32
+              : field->type == '8'                    ? TSR_E4M3
               : field->type == 's' && type != TSR_F64 ? TSR_F32
               : field->type == 'w' && is_weight_f32   ? TSR_F32
                                                       : type;

@@ -50,6 +50,18 @@ static const struct args_field cast_fields[] = {
 };
 #undef ARGS
 
+#define ARGS tsr_quantize_args
+static const struct args_field quantize_fields[] = {
+    IN(x, "rsc|bc|rc", 'x'),
+    IN_OPTIONAL(up, "rsc|bc|rc", 'x'),
+    IN_OPTIONAL(x_rows, "|r|", 'i'),
+    OUT(y, "rsc|rc|rc", '8'),
+    OUT(y_scale, "rs1|r1|r1", 's'),
+    ENUM(kind),
+    {NULL},
+};
+#undef ARGS
+
 #define ARGS tsr_matmul_forward_args
 static const struct args_field matmul_forward_fields[] = {
     IN(a, "mk|bmk|bmk|bkm", 'x'),
@@ -284,6 +296,7 @@ static const struct args_field rmsnorm_backward_fields[] = {
     X(attention_decode)                                  \
     X(attention_merge)                                   \
     X(cast)                                              \
+    X(quantize)                                          \
     X(matmul_forward) X(matmul_backward)                 \
     X(matmul_grouped_forward) X(matmul_grouped_backward) \
     X(self_attention_forward) X(self_attention_backward) \

@@ -15,11 +15,11 @@ from calls_support import DTYPES
 FIXED_F32 = {"mean", "rstd", "lse", "lses", "m", "v", "master", "loss", "dloss", "cos", "sin", "inv_freq", "a_scale",
              "b_scale", "b_up_scale", "correction_bias", "topk_weights", "dtopk_weights", "mean_probs", "load_balance_loss",
              "z_loss", "usage_variance", "dload_balance_loss", "dz_loss", "row_weights", "drow_weights", "weights", "shared_gate",
-             "dweights", "dshared_gate"}
+             "dweights", "dshared_gate", "y_scale"}
 NOT_FIXED = {("attention_forward", "v"), ("attention_backward", "v")}  # values, not second moments
 INDICES = {"cu_seqlens_q", "cu_seqlens_k", "seqused_k", "cache_seqlens", "page_table", "positions", "ids", "targets",
            "offsets", "counts", "a_rows", "dc_rows", "topk_ids", "tokens_per_expert", "num_nan_rows", "row_tokens",
-           "token_rows", "num_dropped"}
+           "token_rows", "num_dropped", "x_rows"}
 # The main dtype or f32.
 SMALL = {"bias", "bias_up", "alibi_slopes", "sinks", "b_qkv", "b_out", "grad", "router", "logits_bias", "b_gate", "b_up", "b_down"}
 SMALL_OF = {("layernorm", "weight"), ("rmsnorm", "weight"), ("matmul", "residual"), ("moe_combine", "residual")}
@@ -63,7 +63,7 @@ def draw_sizes(rng, call):
     few = lambda low, high: 0 if rng.random() < 0.02 else rng.randint(low, high)
     s = {name: few(1, 9) for name in ("rows", "cols", "n", "m", "k", "hidden", "vocab", "num_parts", "embed_dim")}
     s["batch"], s["num_groups"], s["num_heads_kv"] = few(1, 3), few(1, 4), rng.randint(1, 3)
-    s["num_a_rows"], s["num_dc_rows"] = few(1, 9), few(1, 9)
+    s["num_a_rows"], s["num_dc_rows"], s["num_x_rows"] = few(1, 9), few(1, 9), few(1, 9)
     s["num_heads_q"] = s["num_heads_kv"] * rng.randint(1, 3)
     s["head_dim"] = rng.choice([rng.randint(1, 24), 16, 32, 64])
     s["head_dim_v"] = s["head_dim"] if rng.random() < 0.7 else rng.randint(1, 24)
@@ -139,7 +139,9 @@ class Case:
             forms = [["num_rows", *forms[0][1:]]]
         if any("total" in form for form in forms):
             forms = [form for form in forms if ("total" in form) == self.sizes["is_packed"]]
-        if name.endswith("_scale"):
+        if "x_rows" in self.calls[0].fields and name + "_rows" not in self.tensors:
+            forms = forms[-1:] if "x_rows" in self.tensors else forms[:1]
+        elif name.endswith("_scale"):
             forms = forms[-1:] if self.sizes["has_blocks"] else forms[:-1]
         form = list(rng.choice(forms) if rng else forms[0])
         if self.is_packed() and "cu_seqlens_q" in self.calls[0].fields:
@@ -186,6 +188,8 @@ class Case:
             return self.asked[name]
         if self.calls[0].op == "cast":
             return self.scalars.get("to", "bf16")
+        if self.calls[0].op == "quantize" and name == "y":
+            return self.scalars["to"]
         if name[1:] in self.tensors and name[0] == "d":
             return next(n for n, d in DTYPES.items() if d == self.tensors[name[1:]].dtype)
         return self.dtype_of(name)
@@ -244,9 +248,9 @@ def indices(rng, case, name, shape):
         return below(capacity + 1)
     high = {"seqused_k": s["seqlen_k"] + 1, "positions": s["num_positions"], "ids": s["vocab"], "targets": s["vocab"],
             "topk_ids": s["num_experts"], "token_rows": s["num_rows"], "tokens_per_expert": 30, "counts": s["rows"] + 1,
-            "a_rows": s["num_a_rows"], "dc_rows": s["num_dc_rows"], "row_tokens": s["num_source_rows"]}[name]
+            "a_rows": s["num_a_rows"], "dc_rows": s["num_dc_rows"], "x_rows": s["num_x_rows"], "row_tokens": s["num_source_rows"]}[name]
     values = below(high)
-    if name in ("topk_ids", "token_rows"):
+    if name in ("topk_ids", "token_rows", "x_rows"):
         values[below(8).reshape(shape) == 0] = -1
     if name == "targets" and rng.random() < 0.5:
         values.reshape(-1)[:1] = case.scalars.get("ignore_index", -100)
@@ -353,6 +357,8 @@ def draw_case(rng, calls, forced=(), absent=(), spoiled=None, dtypes=None):
     draw_scalars(rng, case, forced, spoiled)
     if op == "cast":
         case.scalars["to"] = rng.choice(["bf16", "f16", "f32", "e4m3", "e5m2", "f64"])
+    if op == "quantize":
+        case.scalars["to"] = rng.choice(["e4m3", "e5m2"])
     if "cu_seqlens_q" in case.field_names:
         s["total_q"], s["total_k"] = s["seqlen_q"] * max(s["batch"], 1), s["seqlen_k"] * max(s["batch"], 1)
     if moe_cases.is_moe(case):
