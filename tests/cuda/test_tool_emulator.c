@@ -106,10 +106,9 @@ static void test_rows_and_elements(void **state) {
 
 static void test_every_file_ran(void **state) {
     (void)state;
-    static const char *const folders[] = {"activation", "adamw",    "cast",        "cross_entropy",
-                                          "embedding",  "moe_bias", "moe_combine", "moe_permute",
-                                          "moe_route",  "norm",     "quantize",    "rope",
-                                          "softmax"};
+    static const char *const folders[] = {
+        "activation",  "adamw",     "cast", "cross_entropy", "embedding", "moe_bias", "moe_combine",
+        "moe_permute", "moe_route", "norm", "quantize",      "rope",      "softmax"};
     for (int i = 0; i < COUNT(folders); i++) {
         char start[64];
         snprintf(start, sizeof start, "ops/%s/", folders[i]);

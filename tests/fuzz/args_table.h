@@ -25,7 +25,8 @@ struct args_field {
     const char *name, *form;
     size_t offset;
     enum args_kind kind;
-    char type; // tensors: x main, w main or f32, s f32 or f64, i int32, q f32 in fp8 calls only, 8 e4m3
+    char
+        type; // tensors: x main, w main or f32, s f32 or f64, i int32, q f32 in fp8 calls only, 8 e4m3
     bool is_optional;
 };
 

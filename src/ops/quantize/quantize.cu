@@ -8,9 +8,9 @@
 // Figures: docs/kernels/quantize.md.
 // The host defines
 //     DTYPE: the dtype of x and up
-#include "ops/quantize/quantize_params.h"
 #include "cuda/device/activation.cuh"
 #include "cuda/device/fp8.cuh"
+#include "ops/quantize/quantize_params.h"
 
 enum {
     AT_ONCE = QUANTIZE_AT_ONCE,
