@@ -36,7 +36,7 @@ extern "C" {
 //           range of fp32 are infinite. The errors, besides those that follow from E, are
 //             y_scale       2^-23 y_scale,
 //             y y_scale     |v| (2^-4 + 2^-21) + 2^-10 y_scale in e4m3, |v| (2^-3 + 2^-21) + 2^-17 y_scale in e5m2.
-//           (v is multiplied by the fp32 value of L / max, so a value next to the middle of two fp8 numbers may become either.)
+//           (v is multiplied by the fp32 value of 1 / y_scale, so a value next to the middle of two fp8 numbers may become either.)
 //           An E changes the scale of its block by at most E / L. Bitwise repeatable, batch-invariant: a row depends on nothing
 //           else.
 // NaN       A NaN or an infinity of v affects only its element; it is NaN there in both formats.

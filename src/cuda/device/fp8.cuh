@@ -37,11 +37,15 @@ DEVICE float float_of_e5m2(unsigned code) {
 DEFINE_PAIR_OF_FP8(e4m3)
 DEFINE_PAIR_OF_FP8(e5m2)
 
+// The instruction alone drops the sign of NaN.
 #define DEFINE_PAIR_TO_FP8(format)                                                                 \
-    DEVICE unsigned pair_to_##format(float low, float high) {                                      \
+    DEVICE unsigned numbers_to_##format(float low, float high) {                                   \
         unsigned short pair;                                                                       \
         asm("cvt.rn.satfinite." #format "x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));  \
-        return pair | (__float_as_uint(low) >> 24 & 0x80u) |                                       \
+        return pair;                                                                               \
+    }                                                                                              \
+    DEVICE unsigned pair_to_##format(float low, float high) {                                      \
+        return numbers_to_##format(low, high) | (__float_as_uint(low) >> 24 & 0x80u) |             \
                (__float_as_uint(high) >> 16 & 0x8000u);                                            \
     }
 DEFINE_PAIR_TO_FP8(e4m3)
@@ -80,6 +84,8 @@ DEVICE unsigned pair_to_e5m2(float low, float high) {
     return fp8_of_float(low, 2, 15, 0x47600000u, 0x7e) |
            fp8_of_float(high, 2, 15, 0x47600000u, 0x7e) << 8;
 }
+#define numbers_to_e4m3 pair_to_e4m3
+#define numbers_to_e5m2 pair_to_e5m2
 
 #endif
 #endif

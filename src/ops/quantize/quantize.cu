@@ -18,6 +18,7 @@ enum {
     GROUPS = QUANTIZE_THREADS / LANES,
     TILE = GROUPS * AT_ONCE, // blocks of columns of a thread block
 };
+#define ALL_LANES 0xffffffffu
 #define LANE ((int)(threadIdx.x % LANES))
 #define EACH_UNIT(u) _Pragma("unroll") for (int u = 0; u < AT_ONCE; u++)
 #define EACH_ELEMENT(i) _Pragma("unroll") for (int i = 0; i < GROUP; i++)
@@ -93,17 +94,33 @@ DEVICE void activate_unit(int kind, float x[GROUP], const float up[GROUP], int i
     }
 }
 
-// Infinities become NaN. Returns the largest magnitude of the block's numbers: fmaxf passes NaN over.
-DEVICE float largest_of_block(float x[GROUP]) {
+// The largest magnitude of the block's numbers: fmaxf passes NaN over.
+DEVICE float largest_of_block(const float x[GROUP]) {
     float most = 0;
-    EACH_ELEMENT(i) {
-        if (!(fabsf(x[i]) < INFINITE)) x[i] = __int_as_float(0x7fffffff);
-        most = fmaxf(most, fabsf(x[i]));
-    }
+    EACH_ELEMENT(i) most = fmaxf(most, fabsf(x[i]));
 #pragma unroll
-    for (int i = LANES / 2; i > 0; i /= 2)
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, i));
+    for (int i = LANES / 2; i > 0; i /= 2) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, i));
     return most;
+}
+
+// The same of what is finite; infinities become NaN. They are rare, so all lanes look for them only where a lane has one.
+DEVICE float largest_finite_of_block(float x[GROUP]) {
+    const float most = largest_of_block(x);
+    if (!__any_sync(ALL_LANES, most == INFINITE)) return most;
+    EACH_ELEMENT(i) if (fabsf(x[i]) == INFINITE) x[i] = __int_as_float(0x7fffffff);
+    return largest_of_block(x);
+}
+
+// largest / limit, correctly rounded: limit is 7 times a power of two.
+DEVICE float scale_of(float largest, float limit) {
+    const float inverse = limit == 448.0f ? 1.0f / 448.0f : 1.0f / 57344.0f;
+    const float scale = largest * inverse;
+    return fmaf(fmaf(-limit, scale, largest), inverse, scale);
+}
+
+DEVICE float inverse_of(float scale) {
+    const float inverse = reciprocal_fast(scale);
+    return fmaf(inverse, fmaf(-scale, inverse, 1.0f), inverse);
 }
 
 DEVICE void store_unit(const float x[GROUP], float factor, const struct quantize_params *p,
@@ -114,13 +131,13 @@ DEVICE void store_unit(const float x[GROUP], float factor, const struct quantize
     if (p->is_e5m2) {
 #pragma unroll
         for (int i = 0; i < GROUP; i += 4)
-            word[i / 4] = pair_to_e5m2(x[i] * factor, x[i + 1] * factor) |
-                          pair_to_e5m2(x[i + 2] * factor, x[i + 3] * factor) << 16;
+            word[i / 4] = numbers_to_e5m2(x[i] * factor, x[i + 1] * factor) |
+                          numbers_to_e5m2(x[i + 2] * factor, x[i + 3] * factor) << 16;
     } else {
 #pragma unroll
         for (int i = 0; i < GROUP; i += 4)
-            word[i / 4] = pair_to_e4m3(x[i] * factor, x[i + 1] * factor) |
-                          pair_to_e4m3(x[i + 2] * factor, x[i + 3] * factor) << 16;
+            word[i / 4] = numbers_to_e4m3(x[i] * factor, x[i + 1] * factor) |
+                          numbers_to_e4m3(x[i + 2] * factor, x[i + 3] * factor) << 16;
     }
     if (unit->row >= p->rows) return;
     if (!p->is_aligned) {
@@ -145,19 +162,18 @@ DEVICE void quantize_tile(const struct quantize_params *p, long long tile) {
         if (p->up.data != 0) up_raw[u] = fetch(&p->up, p, &units[u]);
     }
     EACH_UNIT(u) {
-        float x[GROUP], up[GROUP], largest;
+        float x[GROUP], up[GROUP];
         numbers_of(x, x_raw[u], &p->x, p, &units[u]);
         if (p->up.data != 0) numbers_of(up, up_raw[u], &p->up, p, &units[u]);
         WITH_CONSTANT_KIND(p->kind, activate_unit, x, up, p->up.data != 0);
-        largest = fmaxf(largest_of_block(x), QUANTIZE_LEAST);
-        store_unit(x, limit / largest, p, &units[u]);
+        const float scale = scale_of(fmaxf(largest_finite_of_block(x), QUANTIZE_LEAST), limit);
+        store_unit(x, inverse_of(scale), p, &units[u]);
         if (LANE == 0 && units[u].row < p->rows)
-            ((float *)p->y_scale.data)[units[u].row * p->y_scale.stride + units[u].block] =
-                largest / limit;
+            ((float *)p->y_scale.data)[units[u].row * p->y_scale.stride + units[u].block] = scale;
     }
 }
 
-extern "C" __global__ void __launch_bounds__(QUANTIZE_THREADS)
+extern "C" __global__ void __launch_bounds__(QUANTIZE_THREADS, QUANTIZE_BLOCKS)
     quantize(const struct quantize_params p) {
     begin_early();
     for (long long tile = blockIdx.x; tile * TILE < p.num_blocks; tile += gridDim.x)

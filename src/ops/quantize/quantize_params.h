@@ -14,6 +14,9 @@ enum {
     QUANTIZE_AT_ONCE = 2, // units of 16 bytes of a thread
 };
 
+// Blocks per multiprocessor. Conversions without instructions for fp8 want more registers than four blocks leave.
+#define QUANTIZE_BLOCKS (__CUDA_ARCH__ < 890 ? 3 : 4)
+
 // Blocks of columns are numbered row by row.
 struct quantize_params {
     struct elements_view x, up, y, y_scale; // up has no data in a call without a gate
