@@ -58,7 +58,7 @@ ARGS = {
     "matmul_backward": ("a b preact dc da db dbias", MATMUL),
     "matmul_grouped_forward": ("a b b_up bias offsets counts c", [
         ("transpose_b", ctypes.c_int32), ("activation", ctypes.c_int), ("accumulate", ctypes.c_int32),
-        ("alpha", ctypes.c_float), ("has_alpha", ctypes.c_int32), ("a_rows", Tensor), ("bias_up", Tensor)]),
+        ("alpha", ctypes.c_float), ("has_alpha", ctypes.c_int32)] + scalars("a_rows bias_up a_scale b_scale b_up_scale", Tensor)),
     "matmul_grouped_backward": ("a dc offsets counts db", [
         ("transpose_b", ctypes.c_int32), ("accumulate", ctypes.c_int32),
         ("alpha", ctypes.c_float), ("has_alpha", ctypes.c_int32)] + scalars("a_rows dc_rows", Tensor)),

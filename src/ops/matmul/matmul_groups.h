@@ -85,6 +85,14 @@ const char *matmul_grouped_cuda_prefer(const struct matmul_problem *p,
 void matmul_grouped_plan_wgmma(const void *, const struct tsri_limits *, struct tsri_plan *);
 tsr_status matmul_grouped_wgmma_prepare(tsr_context *, const void *, const struct tsri_plan *);
 tsr_status matmul_grouped_wgmma_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+
+// matmul_grouped_fp8.c
+bool matmul_grouped_fp8_serves(const void *problem, const struct tsri_limits *limits);
+void matmul_grouped_plan_fp8(const void *, const struct tsri_limits *, struct tsri_plan *);
+tsr_status matmul_grouped_fp8_prepare(tsr_context *, const void *, const struct tsri_plan *);
+tsr_status matmul_grouped_fp8_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+bool matmul_grouped_fp8_kernel(int index, struct tsri_cuda_program *program);
+
 bool matmul_grouped_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
 bool matmul_grouped_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
 

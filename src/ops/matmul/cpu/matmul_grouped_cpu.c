@@ -49,6 +49,7 @@ struct matmul_problem matmul_of_group(const struct matmul_problem *p, int64_t gr
         one.m = rows;
         one.groups.of_a = from_row(&one.a, one.a.row, p->groups.of_a, first);
         one.c.data = matmul_at(&one.c, first, 0);
+        if (p->a_scale.data != NULL) one.a_scale.data = matmul_at(&one.a_scale, first, 0);
     }
     return one;
 }
