@@ -44,6 +44,7 @@
 #include <tessera/norm.h>
 #include <tessera/probe.h>
 #include <tessera/profile.h>
+#include <tessera/quantize.h>
 #include <tessera/rope.h>
 #include <tessera/self_attention.h>
 #include <tessera/softmax.h>
