@@ -229,7 +229,7 @@ static tsr_status check_scales(const char *op, tsr_matmul_grouped_forward_args *
     for (int i = 0; i < num; i++)
         p->is_block_scaled |= tsri_is_present(scales[i]) && tsr_tensor_numel(scales[i]) != 1;
     for (int i = 0; i < num; i++)
-        if (p->is_block_scaled && !tsri_is_present(scales[i]))
+        if (p->is_block_scaled && !tsri_is_present(scales[i]) && args->a.dtype != TSR_F64)
             return tsri_fail(TSR_INVALID_ARGUMENT,
                              "%s: %s is absent beside scales of more than one element, expected a "
                              "scale too",
