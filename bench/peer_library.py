@@ -58,7 +58,7 @@ ARGS = {
     "matmul_backward": ("a b preact dc da db dbias", MATMUL),
     "matmul_grouped_forward": ("a b b_up bias offsets counts c", [
         ("transpose_b", ctypes.c_int32), ("activation", ctypes.c_int), ("accumulate", ctypes.c_int32),
-        ("alpha", ctypes.c_float), ("has_alpha", ctypes.c_int32), ("a_rows", Tensor), ("bias_up", Tensor)]),
+        ("alpha", ctypes.c_float), ("has_alpha", ctypes.c_int32)] + scalars("a_rows bias_up a_scale b_scale b_up_scale", Tensor)),
     "matmul_grouped_backward": ("a dc offsets counts db", [
         ("transpose_b", ctypes.c_int32), ("accumulate", ctypes.c_int32),
         ("alpha", ctypes.c_float), ("has_alpha", ctypes.c_int32)] + scalars("a_rows dc_rows", Tensor)),
@@ -81,7 +81,8 @@ ARGS = {
     "moe_forward": (
         "x router logits_bias logits correction_bias w_gate w_up w_down b_gate b_up b_down shared_w_gate "
         "shared_w_up shared_w_down shared_gate residual y preact shared_preact topk_ids topk_weights offsets "
-        "tokens_per_expert mean_probs load_balance_loss z_loss usage_variance num_nan_rows num_dropped", MOE),
+        "tokens_per_expert mean_probs load_balance_loss z_loss usage_variance num_nan_rows num_dropped",
+        MOE + scalars("w_gate_scale w_up_scale w_down_scale", Tensor)),
     "moe_backward": (
         "x router logits_bias logits w_gate w_up w_down b_down shared_w_gate shared_w_up shared_w_down "
         "shared_gate preact shared_preact topk_ids topk_weights dy dload_balance_loss dz_loss dx drouter "

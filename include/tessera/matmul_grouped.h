@@ -30,6 +30,13 @@ extern "C" {
 //           legal without the flag); else any, 0 too for inputs. Elements of c must not overlap.
 // Dtypes    a, b and b_up alike: f32, bf16, f16. c: a's dtype or f32. bias, bias_up: a's dtype or f32, each for
 //           itself. accumulate needs c f32. f64 throughout on "reference". offsets, counts and a_rows int32.
+// fp8       a and b each e4m3 or e5m2, b_up as b, without a_rows (tsr_quantize takes a list); c, bias and bias_up f32 or one
+//           16-bit dtype. The value of an element is the element times its scale, which is f32 on the tensors' device; an absent
+//           scale is 1. One scale: a_scale, b_scale, b_up_scale have shape () or (1). Or all of them are present, and each has one
+//           element or more: b_scale and b_up_scale (num_groups), one for each group, or (num_groups, ceil(k / 128),
+//           ceil(n / 128)), one for each 128 x 128 of b, transposed if b is; a_scale (rows, ceil(k / 128)), with counts
+//           (num_groups, rows, ceil(k / 128)), one for each 128 columns of a row of a. These have a stride of 1 in one of their
+//           last two dimensions.
 // Aliasing  c must not overlap any input.
 // k = 0     as tessera/matmul.h: c is the epilogue of 0. Without accumulate c is never read.
 // Numerics  as tessera/matmul.h: fp32 accumulation in blocks of k, error (8 + 4 sqrt(k)) 2^-24 (|a||b|) carried through the
@@ -44,7 +51,9 @@ extern "C" {
 //           of a_rows outside of [0, num_a_rows) are INVALID_ARGUMENT, before anything is written. On CUDA the host does
 //           not look: each offset and count is clamped to [0, rows], and a group ends no earlier than it begins; if groups
 //           then share rows, c is undefined. A row of a that does not exist counts as zeros.
-// CUDA      f32, bf16, f16; no synchronisation with the host. a, a_rows and c each have up to 2^28 rows.
+// CUDA      f32, bf16, f16; no synchronisation with the host. a, a_rows and c each have up to 2^28 rows. fp8 on Hopper's tensor
+//           cores, "cuda-fp8", if lines of a and b run along k and start at multiples of 16 bytes: the error is that of
+//           tessera/matmul.h for fp8 on Hopper, with block scales if a scale has more than one element.
 // Gradients for a: this call with dc as a, da as c and b transposed; for b: tsr_matmul_grouped_backward.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Gale, Narayanan, Young, Zaharia: MegaBlocks, efficient sparse training with mixture-of-experts,
@@ -65,6 +74,10 @@ typedef struct tsr_matmul_grouped_forward_args {
     int32_t has_alpha;
     tsr_tensor a_rows;  // in  (rows), int32, optional, with offsets
     tsr_tensor bias_up; // in  (num_groups, n), optional, with b_up
+    tsr_tensor a_scale; // in  () or (1), or (rows, ceil(k / 128)); fp8, optional
+    tsr_tensor
+        b_scale; // in  () or (1), (num_groups), or (num_groups, ceil(k / 128), ceil(n / 128)); fp8, optional
+    tsr_tensor b_up_scale; // in as b_scale, for b_up; optional
 } tsr_matmul_grouped_forward_args;
 
 #define TSR_MATMUL_GROUPED_FORWARD_ARGS(...)                                                       \

@@ -63,13 +63,19 @@ extern "C" {
 // Optional  offsets (E + 1), num_dropped (1): as tsr_moe_permute. tokens_per_expert, mean_probs (E), load_balance_loss,
 //           z_loss, usage_variance, num_nan_rows (1): as tsr_moe_route_forward; without router and logits, only
 //           tokens_per_expert.
-// Dtypes    x, y, residual, preact and all w_ alike: f32, bf16, f16. Biases: that one or f32, each for itself. router: x's
+// fp8       w_gate, w_up and w_down may be e4m3, forward, with the values of their elements times w_gate_scale, w_up_scale and
+//           w_down_scale, f32: (E), one for each expert, or one for each 128 x 128 of a matrix, (E, ceil(intermediate / 128),
+//           ceil(hidden / 128)) and, for w_down, (E, ceil(hidden / 128), ceil(intermediate / 128)), as the checkpoints of
+//           DeepSeek-V3 have them. The rows of x, or those times their weights, and a are then rounded to e4m3 with a scale for
+//           each 128 columns, as tsr_quantize does it, and multiplied in fp8. The shared expert has x's dtype.
+// Dtypes    x, y, residual, preact and all w_ alike: f32, bf16, f16; w_ see fp8. Biases: that one or f32, each for itself. router: x's
 //           or f32. logits, topk_weights, correction_bias, losses f32. f64 throughout on "reference"; ids and counts int32.
 // Aliasing  y may be residual itself; outputs overlap nothing else.
 // Workspace one block for the whole layer; on CUDA no synchronisation with the host, so a call can be captured.
 // Numerics  those of the parts in turn: tsr_matmul_forward, tsr_moe_route_forward, tsr_moe_permute,
 //           tsr_matmul_grouped_forward, tsr_activation_forward, tsr_moe_combine_forward. preact, a and the experts' outputs
-//           are rounded to x's dtype between them, also on "reference". Bitwise repeatable for any number of threads. Under
+//           are rounded to x's dtype between them, also on "reference"; with fp8, a to e4m3 instead (tsr_quantize), and the
+//           rows of x. Bitwise repeatable for any number of threads. Under
 //           TSR_BATCH_INVARIANT a token's y does not depend on the others, capacity apart.
 // NaN       A NaN in a token of x affects only that token's y and the sums over tokens: with router its weights are NaN.
 // CUDA      f32, bf16, f16, within the limits of the parts.
@@ -108,6 +114,9 @@ typedef struct tsr_moe_forward_args {
     tsr_tensor num_nan_rows;      // out (1), int32, optional
     tsr_tensor num_dropped;       // out (1), int32, optional
     TSR_MOE_FIELDS;
+    tsr_tensor w_gate_scale; // in  (num_experts) or of blocks, f32, with w_gate of e4m3
+    tsr_tensor w_up_scale;   // in  as w_gate_scale, with w_up of e4m3
+    tsr_tensor w_down_scale; // in  as w_gate_scale, with w_down of e4m3
 } tsr_moe_forward_args;
 
 #define TSR_MOE_FORWARD_ARGS(...)                                                                  \
@@ -187,6 +196,8 @@ TSR_API tsr_status tsr_moe_backward_prepare(tsr_context *ctx, const tsr_moe_back
 // has_bias             with b_gate (if gated), b_up and b_down of this dtype.
 // shared_intermediate  0: without a shared expert. has_shared_gate with one.
 // flags, variant       those of the later calls; workspace is ignored.
+// weight_dtype         e4m3: of w_gate, w_up and w_down, with scales of blocks if has_block_scales, else of experts. What training
+//                      needs is then 0. Otherwise TSR_DTYPE_NONE.
 typedef struct tsr_moe_estimate_args {
     TSR_CALL_FIELDS;
     tsr_dtype dtype;
@@ -201,6 +212,8 @@ typedef struct tsr_moe_estimate_args {
     int64_t num_experts;
     int64_t shared_intermediate;
     TSR_MOE_FIELDS;
+    tsr_dtype weight_dtype;
+    int32_t has_block_scales;
 } tsr_moe_estimate_args;
 
 #define TSR_MOE_ESTIMATE_ARGS(...)                                                                 \

@@ -119,6 +119,9 @@ static const struct args_field matmul_grouped_forward_fields[] = {
     INT32(has_alpha, NULL),
     IN_OPTIONAL(a_rows, "q||q|", 'i'),
     IN_OPTIONAL(bias_up, "bn", 'w'),
+    IN_OPTIONAL(a_scale, "q1|bq1|1|1", 'q'),
+    IN_OPTIONAL(b_scale, "b11|b|1|b", 'q'),
+    IN_OPTIONAL(b_up_scale, "b11|b|1|b", 'q'),
     {NULL},
 };
 #undef ARGS

@@ -8,7 +8,7 @@
 
 enum { MAX_EXPERTS = 1024, MAX_TOP_K = 32 };
 
-enum dtype_rule { AS_X, AS_X_OR_F32, REAL, INT32, AS_ROUTER };
+enum dtype_rule { AS_X, AS_X_OR_F32, REAL, INT32, AS_ROUTER, AS_WEIGHTS };
 
 // TOKENS: x's leading dimensions, then shape[0]; WEIGHTS: 1 in one of the last two strides; ROWS: 1 in the last one;
 // VECTOR: contiguous.
@@ -32,15 +32,18 @@ static tsr_status check_dtype(const struct moe_problem *p, const struct field *f
     const tsr_dtype expected = f->rule == REAL        ? p->real
                                : f->rule == INT32     ? TSR_I32
                                : f->rule == AS_ROUTER ? p->router.dtype
-                                                      : x;
+                               : f->rule == AS_WEIGHTS && moe_is_fp8(p) && !p->is_backward
+                                   ? TSR_E4M3
+                                   : x;
     const bool may_be_f32 = f->rule == AS_X_OR_F32 || f->rule == AS_ROUTER;
     if (got == expected || (may_be_f32 && got == p->real)) return TSR_OK;
     return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s, expected %s%s", p->op, f->name,
                      tsr_dtype_name(got), tsr_dtype_name(expected),
-                     f->rule == AS_X_OR_F32 ? " as x, or f32"
-                     : f->rule == AS_X      ? " as x"
-                     : f->rule == AS_ROUTER ? " as router, or f32"
-                                            : "");
+                     f->rule == AS_X_OR_F32                     ? " as x, or f32"
+                     : f->rule == AS_WEIGHTS && expected != x   ? " as w_up"
+                     : f->rule == AS_X || f->rule == AS_WEIGHTS ? " as x"
+                     : f->rule == AS_ROUTER                     ? " as router, or f32"
+                                                                : "");
 }
 
 // Checks x's leading dimensions and shape[0], and makes the tensor (T, shape[0]).
@@ -182,9 +185,19 @@ static tsr_status check_sizes(struct moe_problem *p) {
 
 // ---- The whole --------------------------------------------------------------------------------
 
-enum { MAX_FIELDS = 56 };
+enum { MAX_FIELDS = 60 };
 
 #define OF(name) #name, &p->name
+
+// The scale of weights (experts, rows, cols): of each expert or of blocks, as its rank says.
+static struct field scale_field(const char *name, tsr_tensor *t, int presence, int64_t experts,
+                                int64_t rows, int64_t cols) {
+    enum { BLOCK = 128 };
+    if (t->ndim == 1) return (struct field){name, t, TSRI_IN, presence, REAL, VECTOR, 1, {experts}};
+    return (struct field){
+        name, t,       TSRI_IN, presence,
+        REAL, WEIGHTS, 3,       {experts, tsri_ceil_div(rows, BLOCK), tsri_ceil_div(cols, BLOCK)}};
+}
 
 // Inputs come first. Tensors of the other pass are absent and optional.
 static int list_fields(struct moe_problem *p, struct field *fields) {
@@ -199,6 +212,7 @@ static int list_fields(struct moe_problem *p, struct field *fields) {
     const int chosen = choice == TSRI_IN ? need : may, routed = p->source == MOE_IDS ? no : may;
     const int with_router = p->source == MOE_ROUTER ? may : no, with_gate = is_gated ? may : no;
     const int with_shared = has_shared ? may : no;
+    const int scaled = is_backward ? may : moe_is_fp8(p) ? need : p->x.dtype == TSR_F64 ? may : no;
     const int shared_gated = !has_shared || !is_gated ? no : need;
     const struct field all[] = {
         {OF(x), TSRI_IN, need, AS_X, TOKENS, 0, {h}},
@@ -206,9 +220,12 @@ static int list_fields(struct moe_problem *p, struct field *fields) {
         {OF(logits_bias), TSRI_IN, with_router, AS_X_OR_F32, VECTOR, 1, {e}},
         {OF(logits), TSRI_IN, may, REAL, TOKENS, 0, {e}},
         {OF(correction_bias), TSRI_IN, routed, REAL, VECTOR, 1, {e}},
-        {OF(w_gate), TSRI_IN, may, AS_X, WEIGHTS, 3, {e, i, h}},
-        {OF(w_up), TSRI_IN, need, AS_X, WEIGHTS, 3, {e, i, h}},
-        {OF(w_down), TSRI_IN, need, AS_X, WEIGHTS, 3, {e, h, i}},
+        {OF(w_gate), TSRI_IN, may, AS_WEIGHTS, WEIGHTS, 3, {e, i, h}},
+        {OF(w_up), TSRI_IN, need, AS_WEIGHTS, WEIGHTS, 3, {e, i, h}},
+        {OF(w_down), TSRI_IN, need, AS_WEIGHTS, WEIGHTS, 3, {e, h, i}},
+        scale_field(OF(w_gate_scale), is_gated ? scaled : no, e, i, h),
+        scale_field(OF(w_up_scale), scaled, e, i, h),
+        scale_field(OF(w_down_scale), scaled, e, h, i),
         {OF(b_gate), TSRI_IN, with_gate, AS_X_OR_F32, ROWS, 2, {e, i}},
         {OF(b_up), TSRI_IN, may, AS_X_OR_F32, ROWS, 2, {e, i}},
         {OF(b_down), TSRI_IN, may, AS_X_OR_F32, ROWS, 2, {e, h}},

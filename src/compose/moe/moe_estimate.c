@@ -25,6 +25,8 @@ static tsr_tensor add(struct tally *tally, tsr_dtype dtype, int ndim, const int6
     add(tally, (dtype), (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)),                 \
         (const int64_t[]){__VA_ARGS__})
 
+static bool is_fp8(const tsr_moe_estimate_args *a) { return a->weight_dtype == TSR_E4M3; }
+
 // ---- Checks -----------------------------------------------------------------------------------
 
 static tsr_status check_dtype(const char *field, tsr_dtype dtype) {
@@ -44,6 +46,9 @@ static tsr_status check(const tsr_moe_estimate_args *args) {
     TSRI_TRY(check_dtype("dtype", args->dtype));
     if (args->router_dtype != TSR_DTYPE_NONE)
         TSRI_TRY(check_dtype("router_dtype", args->router_dtype));
+    if (args->weight_dtype != TSR_DTYPE_NONE && !is_fp8(args))
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: weight_dtype is %s, expected none or e4m3", op,
+                         tsr_dtype_name(args->weight_dtype));
     int64_t weights = 2, rows = 2, tokens = 2, routes = 1;
     TSRI_TRY(tsri_estimate_check_size(op, "num_experts", args->num_experts, 1, &weights));
     TSRI_TRY(tsri_estimate_check_size(op, "hidden", args->hidden, 0, &weights));
@@ -71,19 +76,32 @@ struct calls {
     tsr_moe_backward_args backward;
 };
 
-// w_gate and w_up (experts, inter, hidden), or halves of one tensor.
-static void add_gated(struct tally *tally, const tsr_moe_estimate_args *a, tsr_tensor *gate,
-                      tsr_tensor *up) {
+// A pair of (experts, rows, cols), or halves of one tensor.
+static void add_pair(struct tally *tally, const tsr_moe_estimate_args *a, tsr_dtype dtype,
+                     int64_t rows, int64_t cols, tsr_tensor *gate, tsr_tensor *up) {
     if (!a->is_joined || !a->is_gated) {
-        if (a->is_gated) *gate = ADD(a->dtype, a->num_experts, a->intermediate, a->hidden);
-        *up = ADD(a->dtype, a->num_experts, a->intermediate, a->hidden);
+        if (a->is_gated) *gate = ADD(dtype, a->num_experts, rows, cols);
+        *up = ADD(dtype, a->num_experts, rows, cols);
         return;
     }
-    *gate = ADD(a->dtype, a->num_experts, 2 * a->intermediate, a->hidden);
-    gate->shape[1] = a->intermediate;
+    *gate = ADD(dtype, a->num_experts, 2 * rows, cols);
+    gate->shape[1] = rows;
     *up = *gate;
-    up->data =
-        (char *)gate->data + a->intermediate * a->hidden * (int64_t)tsr_dtype_bytes(a->dtype);
+    up->data = (char *)gate->data + rows * cols * (int64_t)tsr_dtype_bytes(dtype);
+}
+
+static void add_scales(struct tally *tally, const tsr_moe_estimate_args *a,
+                       tsr_moe_forward_args *f) {
+    const int64_t of_h = tsri_ceil_div(a->hidden, 128), of_i = tsri_ceil_div(a->intermediate, 128);
+    if (!is_fp8(a)) return;
+    if (a->has_block_scales) {
+        add_pair(tally, a, TSR_F32, of_i, of_h, &f->w_gate_scale, &f->w_up_scale);
+        f->w_down_scale = ADD(TSR_F32, a->num_experts, of_h, of_i);
+        return;
+    }
+    if (a->is_gated) f->w_gate_scale = ADD(TSR_F32, a->num_experts);
+    f->w_up_scale = ADD(TSR_F32, a->num_experts);
+    f->w_down_scale = ADD(TSR_F32, a->num_experts);
 }
 
 static void add_weights(struct tally *tally, const tsr_moe_estimate_args *a, tsr_dtype router,
@@ -92,8 +110,10 @@ static void add_weights(struct tally *tally, const tsr_moe_estimate_args *a, tsr
                   s = a->shared_intermediate;
     tsr_moe_forward_args *f = &c->forward;
     f->router = ADD(router, e, h);
-    add_gated(tally, a, &f->w_gate, &f->w_up);
-    f->w_down = ADD(a->dtype, e, h, i);
+    const tsr_dtype dtype = is_fp8(a) ? a->weight_dtype : a->dtype;
+    add_pair(tally, a, dtype, i, h, &f->w_gate, &f->w_up);
+    f->w_down = ADD(dtype, e, h, i);
+    add_scales(tally, a, f);
     if (a->has_bias) {
         if (a->is_gated) f->b_gate = ADD(a->dtype, e, i);
         f->b_up = ADD(a->dtype, e, i);
@@ -147,7 +167,7 @@ static void add_gradients(struct tally *tally, const tsr_moe_estimate_args *a, t
     b->dy = ADD(a->dtype, a->num_tokens, h);
     b->dx = ADD(a->dtype, a->num_tokens, h);
     b->drouter = ADD(router, e, h);
-    add_gated(tally, a, &b->dw_gate, &b->dw_up);
+    add_pair(tally, a, a->dtype, i, h, &b->dw_gate, &b->dw_up);
     b->dw_down = ADD(a->dtype, e, h, i);
     if (a->has_bias) {
         if (a->is_gated) b->db_gate = ADD(a->dtype, e, i);
@@ -195,13 +215,15 @@ tsr_status tsr_moe_estimate(tsr_context *ctx, const tsr_moe_estimate_args *given
     const size_t x_bytes = m.activation_bytes;
     c.forward.y = ADD(args.dtype, args.num_tokens, args.hidden);
     TSRI_TRY(tsr_moe_forward_prepare(ctx, &c.forward, &m.inference_workspace_bytes));
+    m.inference_bytes = m.weight_bytes + m.activation_bytes + m.inference_workspace_bytes;
+    *memory = m;
+    if (is_fp8(&args)) return TSR_OK;
     all.bytes = &m.saved_bytes;
     add_saved(tally, &args, real, &c);
     TSRI_TRY(tsr_moe_forward_prepare(ctx, &c.forward, &m.forward_workspace_bytes));
     all.bytes = &m.gradient_bytes;
     add_gradients(tally, &args, router, &c);
     TSRI_TRY(tsr_moe_backward_prepare(ctx, &c.backward, &m.backward_workspace_bytes));
-    m.inference_bytes = m.weight_bytes + m.activation_bytes + m.inference_workspace_bytes;
     m.training_bytes =
         m.weight_bytes + m.activation_bytes + m.saved_bytes + m.gradient_bytes +
         (m.forward_workspace_bytes > m.backward_workspace_bytes ? m.forward_workspace_bytes

@@ -4,6 +4,7 @@
 #include <tessera/cast.h>
 #include <tessera/matmul.h>
 #include <tessera/matmul_grouped.h>
+#include <tessera/quantize.h>
 
 #include "compose/moe/moe_problem.h"
 
@@ -14,23 +15,46 @@ void moe_make_logits(struct moe_pass *pass, const tsr_tensor *x, const tsr_tenso
              .transpose_b = 1);
 }
 
+// Rows of fp8 and their scales; without fp8 rows of x's dtype, and scale is {0}.
+struct rows {
+    tsr_tensor t, scale;
+};
+
+static struct rows place_rows(struct moe_pass *pass, int64_t rows, int64_t cols) {
+    if (!moe_is_fp8(pass->p)) return (struct rows){{0}, {0}};
+    return (struct rows){moe_place(pass, TSR_E4M3, rows, cols),
+                         moe_place(pass, TSR_F32, rows, tsri_ceil_div(cols, 128))};
+}
+
+// The halves of one tensor, and of one scale if the experts have scales. Scales of blocks cannot be cut within a block.
+static bool join_weights(const struct moe_problem *p, tsr_tensor *both, tsr_tensor *scale) {
+    *scale = (tsr_tensor){0};
+    if (!moe_join(&p->w_gate, &p->w_up, both)) return false;
+    if (!tsri_is_present(&p->w_up_scale)) return true;
+    return p->w_up_scale.ndim == 3 && p->intermediate % 128 == 0 &&
+           moe_join(&p->w_gate_scale, &p->w_up_scale, scale);
+}
+
 // h = x w^T + b for the rows of each expert, into its half of h; one product if the weights are halves too.
-static void make_preact(struct moe_pass *pass, const tsr_tensor *x, const tsr_tensor *row_tokens,
+static void make_preact(struct moe_pass *pass, const struct rows *x, const tsr_tensor *row_tokens,
                         const tsr_tensor *offsets, const tsr_tensor *h) {
     const struct moe_problem *p = pass->p;
-    tsr_tensor gate, up, both;
+    tsr_tensor gate, up, both, scale;
     moe_split(p, h, &gate, &up);
     const bool has_bias = tsri_is_present(&p->b_gate) || tsri_is_present(&p->b_up);
-    if (moe_is_gated(p) && !has_bias && moe_join(&p->w_gate, &p->w_up, &both)) {
-        MOE_CALL(pass, matmul_grouped_forward, .a = *x, .a_rows = *row_tokens, .offsets = *offsets,
-                 .b = both, .c = *h, .transpose_b = 1);
+    if (moe_is_gated(p) && !has_bias && join_weights(p, &both, &scale)) {
+        MOE_CALL(pass, matmul_grouped_forward, .a = x->t, .a_rows = *row_tokens,
+                 .offsets = *offsets, .b = both, .c = *h, .transpose_b = 1, .a_scale = x->scale,
+                 .b_scale = scale);
         return;
     }
     if (moe_is_gated(p))
-        MOE_CALL(pass, matmul_grouped_forward, .a = *x, .a_rows = *row_tokens, .offsets = *offsets,
-                 .b = p->w_gate, .bias = p->b_gate, .c = gate, .transpose_b = 1);
-    MOE_CALL(pass, matmul_grouped_forward, .a = *x, .a_rows = *row_tokens, .offsets = *offsets,
-             .b = p->w_up, .bias = p->b_up, .c = up, .transpose_b = 1);
+        MOE_CALL(pass, matmul_grouped_forward, .a = x->t, .a_rows = *row_tokens,
+                 .offsets = *offsets, .b = p->w_gate, .bias = p->b_gate, .c = gate,
+                 .transpose_b = 1, .a_scale = x->scale, .b_scale = p->w_gate_scale);
+    MOE_CALL(pass, matmul_grouped_forward, .a = x->t, .a_rows = *row_tokens, .offsets = *offsets,
+             .b = p->w_up, .bias = p->b_up, .c = up, .transpose_b = 1, .a_scale = x->scale,
+             .b_scale = p->w_up_scale);
 }
 
 void moe_forward_pass(struct moe_pass *pass) {
@@ -38,10 +62,12 @@ void moe_forward_pass(struct moe_pass *pass) {
     const struct moe_options *o = &p->options;
     const int64_t tokens = p->num_tokens, rows = p->num_rows, k = p->top_k;
     const tsr_dtype dtype = p->x.dtype;
-    const bool is_fused = !tsri_is_present(&p->preact);
-    const bool copies_x =
-        o->weights_on_input || moe_copies_rows(p, moe_preact_cols(p, p->intermediate), 0);
-    tsr_tensor router_x = p->x, logits = p->logits, h = p->preact, input = p->x, gate, up;
+    const bool is_fp8 = moe_is_fp8(p), is_scaled = tsri_is_present(&p->w_up_scale);
+    const bool is_fused = !tsri_is_present(&p->preact) && !is_scaled;
+    const bool copies_x = o->weights_on_input ||
+                          (!is_fp8 && moe_copies_rows(p, moe_preact_cols(p, p->intermediate), 0));
+    tsr_tensor router_x = p->x, logits = p->logits, h = p->preact, gate, up;
+    struct rows input = {p->x, {0}}, a = {{0}, {0}};
     struct moe_shared shared;
 
     if (p->source == MOE_ROUTER) {
@@ -56,7 +82,11 @@ void moe_forward_pass(struct moe_pass *pass) {
     const tsr_tensor token_rows = moe_place(pass, TSR_I32, tokens, k);
     tsr_tensor row_tokens = moe_place(pass, TSR_I32, rows, MOE_NO_COLS);
     if (!is_fused) h = moe_place_absent(pass, &h, dtype, rows, moe_preact_cols(p, p->intermediate));
-    const tsr_tensor a = moe_place(pass, dtype, rows, p->intermediate);
+    const struct rows x8 = place_rows(pass, rows, p->hidden);
+    if (is_fp8)
+        a = place_rows(pass, rows, p->intermediate);
+    else
+        a.t = moe_place(pass, dtype, rows, p->intermediate);
     const tsr_tensor out = moe_place(pass, dtype, rows, p->hidden); // before that, copied rows of x
     moe_shared_place(pass, &shared);
 
@@ -75,27 +105,39 @@ void moe_forward_pass(struct moe_pass *pass) {
              .num_dropped = p->num_dropped, .capacity = o->capacity,
              .has_capacity = o->has_capacity);
     if (copies_x) {
-        input = out;
+        input.t = out;
         MOE_CALL(pass, moe_combine_backward, .dy = p->x, .token_rows = token_rows,
-                 .weights = o->weights_on_input ? weights : (tsr_tensor){0}, .drows = input);
+                 .weights = o->weights_on_input ? weights : (tsr_tensor){0}, .drows = input.t);
+        row_tokens = (tsr_tensor){0};
+    }
+    if (is_fp8) {
+        MOE_CALL(pass, quantize, .x = input.t, .x_rows = row_tokens, .y = x8.t,
+                 .y_scale = x8.scale);
+        input = x8;
         row_tokens = (tsr_tensor){0};
     }
     if (!is_fused) {
         make_preact(pass, &input, &row_tokens, &offsets, &h);
         moe_split(p, &h, &gate, &up);
-        MOE_CALL(pass, activation_forward, .x = moe_is_gated(p) ? gate : up,
-                 .up = moe_is_gated(p) ? up : gate, .y = a, .kind = moe_activation(p));
+        if (is_fp8)
+            MOE_CALL(pass, quantize, .x = moe_is_gated(p) ? gate : up,
+                     .up = moe_is_gated(p) ? up : gate, .y = a.t, .y_scale = a.scale,
+                     .kind = moe_activation(p));
+        else
+            MOE_CALL(pass, activation_forward, .x = moe_is_gated(p) ? gate : up,
+                     .up = moe_is_gated(p) ? up : gate, .y = a.t, .kind = moe_activation(p));
     } else if (moe_is_gated(p)) {
-        MOE_CALL(pass, matmul_grouped_forward, .a = input, .a_rows = row_tokens, .offsets = offsets,
-                 .b = p->w_gate, .bias = p->b_gate, .b_up = p->w_up, .bias_up = p->b_up, .c = a,
-                 .transpose_b = 1, .activation = moe_activation(p));
+        MOE_CALL(pass, matmul_grouped_forward, .a = input.t, .a_rows = row_tokens,
+                 .offsets = offsets, .b = p->w_gate, .bias = p->b_gate, .b_up = p->w_up,
+                 .bias_up = p->b_up, .c = a.t, .transpose_b = 1, .activation = moe_activation(p));
     } else {
-        MOE_CALL(pass, matmul_grouped_forward, .a = input, .a_rows = row_tokens, .offsets = offsets,
-                 .b = p->w_up, .bias = p->b_up, .c = a, .transpose_b = 1,
+        MOE_CALL(pass, matmul_grouped_forward, .a = input.t, .a_rows = row_tokens,
+                 .offsets = offsets, .b = p->w_up, .bias = p->b_up, .c = a.t, .transpose_b = 1,
                  .activation = moe_activation(p));
     }
-    MOE_CALL(pass, matmul_grouped_forward, .a = a, .offsets = offsets, .b = p->w_down,
-             .bias = p->b_down, .c = out, .transpose_b = 1);
+    MOE_CALL(pass, matmul_grouped_forward, .a = a.t, .offsets = offsets, .b = p->w_down,
+             .bias = p->b_down, .c = out, .transpose_b = 1, .a_scale = a.scale,
+             .b_scale = p->w_down_scale);
     moe_shared_forward(pass, &shared);
     MOE_CALL(pass, moe_combine_forward, .rows = out, .token_rows = token_rows,
              .weights = o->weights_on_input ? (tsr_tensor){0} : weights, .shared = shared.out,

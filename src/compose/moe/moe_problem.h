@@ -25,6 +25,7 @@ struct moe_problem {
     tsr_dtype real; // of logits and weights of experts: f32, or f64
     tsr_tensor x, router, logits_bias, logits, correction_bias;
     tsr_tensor w_gate, w_up, w_down, b_gate, b_up, b_down;
+    tsr_tensor w_gate_scale, w_up_scale, w_down_scale; // present with fp8, and perhaps with f64
     tsr_tensor shared_w_gate, shared_w_up, shared_w_down, shared_gate;
     tsr_tensor preact, shared_preact, topk_ids,
         topk_weights; // written by forward, read by backward
@@ -39,6 +40,7 @@ struct moe_problem {
 };
 
 static inline bool moe_is_gated(const struct moe_problem *p) { return tsri_is_present(&p->w_gate); }
+static inline bool moe_is_fp8(const struct moe_problem *p) { return p->w_up.dtype == TSR_E4M3; }
 static inline bool moe_has_shared(const struct moe_problem *p) {
     return tsri_is_present(&p->shared_w_up);
 }

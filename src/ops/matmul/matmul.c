@@ -113,22 +113,9 @@ const struct tsri_op tsri_matmul_forward_op = {"matmul_forward",
 
 // ---- Entry ------------------------------------------------------------------------------------
 
-static bool is_16_bits(const tsr_tensor *t) { return t->dtype == TSR_BF16 || t->dtype == TSR_F16; }
-
-// Checks c, bias or residual: the dtype of a, or f32; with fp8, f32 or one 16-bit dtype for all of them.
 static tsr_status check_side_dtype(const char *op, const char *field, const tsr_tensor *t,
                                    const tsr_matmul_forward_args *args) {
-    if (!matmul_is_fp8(args->a.dtype)) return matmul_check_side_dtype(op, field, t, "a", &args->a);
-    if (is_16_bits(t) && is_16_bits(&args->c))
-        return matmul_check_side_dtype(op, field, t, "c", &args->c);
-    if (is_16_bits(t) && is_16_bits(&args->bias))
-        return matmul_check_side_dtype(op, field, t, "bias", &args->bias);
-    if (is_16_bits(t) && is_16_bits(&args->bias_up))
-        return matmul_check_side_dtype(op, field, t, "bias_up", &args->bias_up);
-    if (is_16_bits(t) || t->dtype == TSR_F32) return TSR_OK;
-    return tsri_fail(TSR_INVALID_ARGUMENT,
-                     "%s: %s.dtype is %s beside a of fp8, expected f32, bf16 or f16", op, field,
-                     tsr_dtype_name(t->dtype));
+    return matmul_check_side(op, field, t, &args->a, &args->c, &args->bias, &args->bias_up);
 }
 
 static tsr_status check_scales(const char *op, tsr_matmul_forward_args *args,

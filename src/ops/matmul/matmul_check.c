@@ -10,6 +10,23 @@ tsr_status matmul_check_side_dtype(const char *op, const char *field, const tsr_
                      field, tsr_dtype_name(t->dtype), tsr_dtype_name(like->dtype), like_field);
 }
 
+static bool is_16_bits(const tsr_tensor *t) { return t->dtype == TSR_BF16 || t->dtype == TSR_F16; }
+
+tsr_status matmul_check_side(const char *op, const char *field, const tsr_tensor *t,
+                             const tsr_tensor *a, const tsr_tensor *c, const tsr_tensor *bias,
+                             const tsr_tensor *bias_up) {
+    const tsr_tensor *const others[] = {c, bias, bias_up};
+    static const char *const fields[] = {"c", "bias", "bias_up"};
+    if (!matmul_is_fp8(a->dtype)) return matmul_check_side_dtype(op, field, t, "a", a);
+    for (int i = 0; i < TSRI_COUNT(others) && is_16_bits(t); i++)
+        if (is_16_bits(others[i]))
+            return matmul_check_side_dtype(op, field, t, fields[i], others[i]);
+    if (is_16_bits(t) || t->dtype == TSR_F32) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT,
+                     "%s: %s.dtype is %s beside a of fp8, expected f32, bf16 or f16", op, field,
+                     tsr_dtype_name(t->dtype));
+}
+
 tsr_status matmul_check_scale(const char *op, const char *field, tsr_tensor *t,
                               const char *of_field, const tsr_tensor *of,
                               const struct matmul_problem *p, int64_t rows, int64_t cols,

@@ -23,6 +23,11 @@ tsr_status matmul_check_rows_contiguous(const char *op, const char *field,
 tsr_status matmul_check_side_dtype(const char *op, const char *field, const tsr_tensor *t,
                                    const char *like_field, const tsr_tensor *like);
 
+// Checks c, a bias or residual: the dtype of a, or f32; with fp8, f32 or the one 16-bit dtype of c and both biases.
+tsr_status matmul_check_side(const char *op, const char *field, const tsr_tensor *t,
+                             const tsr_tensor *a, const tsr_tensor *c, const tsr_tensor *bias,
+                             const tsr_tensor *bias_up);
+
 // b_up: NULL in a call that has none.
 tsr_status matmul_check_activation(const char *op, tsr_activation activation,
                                    const tsr_tensor *b_up);

@@ -27,6 +27,9 @@ static const struct tsri_variant variants[] = {
     {"cuda-wgmma", "16-bit tiles by the copy engine and wgmma, on Hopper", TSR_VARIANT_CUDA,
      matmul_grouped_wgmma_serves, matmul_grouped_plan_wgmma, matmul_grouped_wgmma_run,
      matmul_grouped_wgmma_prepare},
+    {"cuda-fp8", "tiles of e4m3 by the copy engine and wgmma, on Hopper", TSR_VARIANT_CUDA,
+     matmul_grouped_fp8_serves, matmul_grouped_plan_fp8, matmul_grouped_fp8_run,
+     matmul_grouped_fp8_prepare},
     {"cuda-fma", "tiles by fp32 multiply-adds, any dtype and layout", TSR_VARIANT_CUDA,
      matmul_grouped_fma_serves, matmul_cuda_plan_fma, matmul_cuda_fma_run, matmul_cuda_fma_prepare},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
@@ -131,8 +134,7 @@ static tsr_status check_matrices(const char *op, const char *field, tsr_tensor *
 }
 
 static tsr_status check_accumulate(const char *op, const char *field, const tsr_tensor *c,
-                                   const tsr_tensor *a, int32_t accumulate) {
-    TSRI_TRY(matmul_check_side_dtype(op, field, c, "a", a));
+                                   int32_t accumulate) {
     if (!accumulate || c->dtype == TSR_F32 || c->dtype == TSR_F64) return TSR_OK;
     return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s under accumulate, expected f32", op,
                      field, tsr_dtype_name(c->dtype));
@@ -170,8 +172,9 @@ static tsr_status check_lines(const tsr_context *ctx, const char *op, const char
 // ---- Forward ----------------------------------------------------------------------------------
 
 static tsr_status check_bias(const char *op, const char *field, tsr_tensor *bias,
-                             const tsr_tensor *a, const struct matmul_problem *p, const void **data,
-                             tsr_dtype *dtype, int64_t *step) {
+                             const tsr_matmul_grouped_forward_args *args,
+                             const struct matmul_problem *p, const void **data, tsr_dtype *dtype,
+                             int64_t *step) {
     if (!tsri_is_present(bias)) return TSR_OK;
     struct matmul_matrix rows;
     TSRI_TRY(tsri_check_tensor(op, field, bias, TSRI_IN));
@@ -180,11 +183,62 @@ static tsr_status check_bias(const char *op, const char *field, tsr_tensor *bias
     TSRI_TRY(
         matmul_check_matrix(op, field, bias, TSRI_IN, &shape, p->num_batches, p->n, false, &rows));
     TSRI_TRY(matmul_check_rows_contiguous(op, field, &rows, p->n));
-    TSRI_TRY(matmul_check_side_dtype(op, field, bias, "a", a));
+    TSRI_TRY(matmul_check_side(op, field, bias, &args->a, &args->c, &args->bias, &args->bias_up));
     *data = rows.data;
     *dtype = rows.dtype;
     *step = rows.row;
     return TSR_OK;
+}
+
+// A scale of b: of the tensor, of each group, or of blocks of each group's matrix.
+static tsr_status check_scale_of_b(const char *op, const char *field, tsr_tensor *t,
+                                   const char *of_field, const tsr_tensor *of, bool is_transposed,
+                                   const struct matmul_problem *p, struct matmul_matrix *scale) {
+    const int64_t of_k = tsri_ceil_div(p->k, MATMUL_SCALE_BLOCK),
+                  of_n = tsri_ceil_div(p->n, MATMUL_SCALE_BLOCK);
+    tsr_tensor first = *t; // one element of each group
+    const bool is_of_groups = tsri_is_present(t) && t->ndim == 1 && t->shape[0] != 1;
+    if (is_of_groups) {
+        TSRI_TRY(tsri_check_vector(op, field, t, TSRI_IN, p->num_batches));
+        first.shape[0] = 1;
+    } else if (matmul_is_of_blocks(t)) {
+        TSRI_TRY(check_rank(op, field, t, 3));
+    }
+    TSRI_TRY(
+        matmul_check_scale(op, field, &first, of_field, of, p, of_k, of_n, is_transposed, scale));
+    if (is_of_groups) scale->batch[2] = t->stride[0];
+    return TSR_OK;
+}
+
+static tsr_status check_scales(const char *op, tsr_matmul_grouped_forward_args *args,
+                               struct matmul_problem *p) {
+    tsr_tensor *const scales[] = {&args->a_scale, &args->b_scale, &args->b_up_scale};
+    static const char *const fields[] = {"a_scale", "b_scale", "b_up_scale"};
+    const bool is_transposed = args->transpose_b != 0;
+    const int num = tsri_is_present(&args->b_up) ? 3 : 2;
+    struct matmul_problem rows = {.num_batches = 1, .batch = {1, 1, 1}};
+    if (p->groups.are_counts) rows = *p;
+    if (matmul_is_of_blocks(&args->a_scale))
+        TSRI_TRY(check_rank(op, "a_scale", &args->a_scale, args->a.ndim));
+    TSRI_TRY(matmul_check_scale(op, fields[0], scales[0], "a", &args->a, &rows, p->m,
+                                tsri_ceil_div(p->k, MATMUL_SCALE_BLOCK), false, &p->a_scale));
+    TSRI_TRY(
+        check_scale_of_b(op, fields[1], scales[1], "b", &args->b, is_transposed, p, &p->b_scale));
+    TSRI_TRY(check_scale_of_b(op, fields[2], scales[2], "b_up", &args->b_up, is_transposed, p,
+                              &p->b_up_scale));
+    for (int i = 0; i < num; i++)
+        p->is_block_scaled |= tsri_is_present(scales[i]) && tsr_tensor_numel(scales[i]) != 1;
+    for (int i = 0; i < num; i++)
+        if (p->is_block_scaled && !tsri_is_present(scales[i]) && args->a.dtype != TSR_F64)
+            return tsri_fail(TSR_INVALID_ARGUMENT,
+                             "%s: %s is absent beside scales of more than one element, expected a "
+                             "scale too",
+                             op, fields[i]);
+    for (int i = 0; i < num; i++)
+        TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, fields[i], scales[i], false));
+    if (!matmul_is_fp8(args->a.dtype) || !tsri_is_present(&args->a_rows)) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: a_rows is given beside a of fp8, expected none",
+                     op);
 }
 
 static tsr_status check_forward(const tsr_context *ctx,
@@ -196,30 +250,35 @@ static tsr_status check_forward(const tsr_context *ctx,
     TSRI_TRY(check_groups(op, &args->offsets, &args->counts, p));
     TSRI_TRY(check_listed(op, "a", &args->a, "a_rows", &args->a_rows, p, &p->m, &p->k, true, &p->a,
                           &p->groups.of_a));
-    TSRI_TRY(tsri_check_float(op, "a", &args->a));
+    const bool is_fp8 = matmul_is_fp8(args->a.dtype);
+    if (!is_fp8) TSRI_TRY(tsri_check_float(op, "a", &args->a));
     TSRI_TRY(tsri_check_tensor(op, "b", &args->b, TSRI_IN));
     TSRI_TRY(check_rank(op, "b", &args->b, 3));
     p->n = args->b.shape[args->transpose_b ? 1 : 2];
     TSRI_TRY(
         check_matrices(op, "b", &args->b, TSRI_IN, p, p->k, p->n, args->transpose_b != 0, &p->b));
-    TSRI_TRY(tsri_check_same_dtype(op, "b", &args->b, "a", &args->a));
+    if (!is_fp8 || !matmul_is_fp8(args->b.dtype))
+        TSRI_TRY(tsri_check_same_dtype(op, "b", &args->b, "a", &args->a));
     if (tsri_is_present(&args->b_up)) {
         TSRI_TRY(check_matrices(op, "b_up", &args->b_up, TSRI_IN, p, p->k, p->n,
                                 args->transpose_b != 0, &p->b_up));
-        TSRI_TRY(tsri_check_same_dtype(op, "b_up", &args->b_up, "a", &args->a));
+        TSRI_TRY(tsri_check_same_dtype(op, "b_up", &args->b_up, is_fp8 ? "b" : "a",
+                                       is_fp8 ? &args->b : &args->a));
     }
     TSRI_TRY(check_rows(op, "c", &args->c, TSRI_OUT, p, &p->m, &p->n, false, &p->c));
-    TSRI_TRY(check_accumulate(op, "c", &args->c, &args->a, args->accumulate));
+    TSRI_TRY(matmul_check_side(op, "c", &args->c, &args->a, &args->c, &args->bias, &args->bias_up));
+    TSRI_TRY(check_accumulate(op, "c", &args->c, args->accumulate));
     TSRI_TRY(matmul_check_bias_up(op, &args->bias_up, &args->b_up));
-    TSRI_TRY(check_bias(op, "bias", &args->bias, &args->a, p, &p->bias, &p->bias_dtype,
-                        &p->groups.bias));
-    TSRI_TRY(check_bias(op, "bias_up", &args->bias_up, &args->a, p, &p->bias_up, &p->bias_up_dtype,
+    TSRI_TRY(
+        check_bias(op, "bias", &args->bias, args, p, &p->bias, &p->bias_dtype, &p->groups.bias));
+    TSRI_TRY(check_bias(op, "bias_up", &args->bias_up, args, p, &p->bias_up, &p->bias_up_dtype,
                         &p->groups.bias_up));
     TSRI_TRY(matmul_check_activation(op, args->activation, &args->b_up));
     p->activation = args->activation;
     p->is_accumulating = args->accumulate != 0;
     TSRI_TRY(TSRI_CHECK_FLAG(op, args, alpha));
     p->alpha = args->has_alpha ? args->alpha : 1.0f;
+    TSRI_TRY(check_scales(op, args, p));
     TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "a", &args->a, false));
     TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "b", &args->b, false));
     TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "b_up", &args->b_up, false));
@@ -274,7 +333,8 @@ static tsr_status check_backward(const tsr_context *ctx,
     p->groups.of_b = is_transposed ? a_rows : dc_rows;
     TSRI_TRY(check_matrices(op, "db", &args->db, TSRI_OUT, p, p->m, p->n, false, &p->c));
     TSRI_TRY(matmul_check_rows_contiguous(op, "db", &p->c, p->n));
-    TSRI_TRY(check_accumulate(op, "db", &args->db, &args->a, args->accumulate));
+    TSRI_TRY(matmul_check_side_dtype(op, "db", &args->db, "a", &args->a));
+    TSRI_TRY(check_accumulate(op, "db", &args->db, args->accumulate));
     p->is_accumulating = args->accumulate != 0;
     TSRI_TRY(TSRI_CHECK_FLAG(op, args, alpha));
     p->alpha = args->has_alpha ? args->alpha : 1.0f;

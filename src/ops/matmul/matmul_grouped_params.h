@@ -16,7 +16,7 @@ struct matmul_grouped_params {
     int blocks_of_part; // blocks of k that tensor cores sum in one part
     int has_c_map;      // the copy engine stores c, except for the rows at a group's end
     int is_plain;       // c is the products times alpha, in 16 bits
-    int stages;         // of the ring: STAGES, or 3, which leaves room for twice the tiles on their way to c
+    int stages; // of the ring: STAGES, or 3, which leaves room for twice the tiles on their way to c
 };
 
 #endif

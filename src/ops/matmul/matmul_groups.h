@@ -31,7 +31,8 @@ struct matmul_group_block {
 };
 struct matmul_group_block matmul_group_block(const struct matmul_group_blocks *blocks,
                                              int64_t index);
-// Computes the block and returns true if its group has so few rows that b is read once, in place, instead of packed.
+// Computes the block and returns true if its group has so few rows that b is read once, in place, instead of packed, or, where
+// groups cut k, has none.
 // has_units: bf16 units may be used; the caller has them.
 bool matmul_group_is_done_as_few(const struct matmul_group_blocks *blocks,
                                  const struct matmul_problem *one, struct matmul_group_block at,
@@ -85,6 +86,14 @@ const char *matmul_grouped_cuda_prefer(const struct matmul_problem *p,
 void matmul_grouped_plan_wgmma(const void *, const struct tsri_limits *, struct tsri_plan *);
 tsr_status matmul_grouped_wgmma_prepare(tsr_context *, const void *, const struct tsri_plan *);
 tsr_status matmul_grouped_wgmma_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+
+// matmul_grouped_fp8.c
+bool matmul_grouped_fp8_serves(const void *problem, const struct tsri_limits *limits);
+void matmul_grouped_plan_fp8(const void *, const struct tsri_limits *, struct tsri_plan *);
+tsr_status matmul_grouped_fp8_prepare(tsr_context *, const void *, const struct tsri_plan *);
+tsr_status matmul_grouped_fp8_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+bool matmul_grouped_fp8_kernel(int index, struct tsri_cuda_program *program);
+
 bool matmul_grouped_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
 bool matmul_grouped_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
 

@@ -60,8 +60,8 @@ static int tiles_at_once(const struct moe_combine_problem *p) {
     return p->top_k <= 2 ? 4 : p->top_k <= 4 ? 2 : 1;
 }
 
-// block_n: columns of a span, what a warp has at once or as much more as leaves enough spans for the card; num_tasks: blocks. Sums are per column: a token's
-// bits do not depend on the span.
+// block_n: columns of a span, what a warp has at once or as much more as leaves enough spans for the card; num_tasks:
+// blocks. Sums are per column: a token's bits do not depend on the span.
 void moe_combine_cuda_plan(const void *problem, const struct tsri_limits *limits,
                            struct tsri_plan *plan) {
     enum { SM_WARPS = 64, MOST_TILES = 4, ROUNDS = 4, LEAST_WARPS = 16 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The weighted sum of each token's rows, and the shared expert and the residual. A warp takes a span of a token's columns. A lane
-// loads 16 bytes of AT_ONCE rows, or of more columns of fewer rows, before it uses the first, and adds rows in order. Rows and weights of the token
-// are read once a span, by lanes, and passed on by shuffles.
+// loads 16 bytes of AT_ONCE rows, or of more columns of fewer rows, before it uses the first, and adds rows in order. Rows and
+// weights of the token are read once a span, by lanes, and passed on by shuffles.
 // Floor: each row read once, each token written once.
 // Limit: memory; with few tokens the latency of two loads, of row numbers and of rows.
 // Figures: docs/kernels/moe.md.
@@ -105,8 +105,7 @@ DEVICE void take_groups(const int tiles, const struct moe_combine_forward_params
 #pragma unroll
     for (int t = 0; t < tiles; t++) {
         const int at = col + t * 32 * GROUP;
-        const struct residual residual =
-            fetch_residual(p, token, at, count_at(at, p->hidden));
+        const struct residual residual = fetch_residual(p, token, at, count_at(at, p->hidden));
         float sum[GROUP] = {0};
         add_rows(sum, p, batch, raw + t * num, 0, num);
         end_group(sum, p, fetch_shared(p, token, at), gate, &residual, token, at);

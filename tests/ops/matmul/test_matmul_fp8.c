@@ -4,6 +4,7 @@
 // each.
 #include <math.h>
 
+#include "fp8_value.h"
 #include "test_support.h"
 
 enum { M = 19, N = 140, K = 270, OF_K = (K + 127) / 128, OF_N = (N + 127) / 128 };
@@ -11,18 +12,6 @@ enum { M = 19, N = 140, K = 270, OF_K = (K + 127) / 128, OF_N = (N + 127) / 128 
 static uint8_t a[M * K], b[N * K], b_up[N * K];
 static float a_scale[M * OF_K], b_scale[OF_N * OF_K], up_scale[OF_N * OF_K], c[M * N], bias[N];
 static tsr_context *contexts[TSR_ISA_COUNT];
-
-// Decodes a code from its sign, exponent and mantissa, as the format's paper defines it.
-static double value_of(tsr_dtype dtype, uint8_t code) {
-    int mantissa_bits = dtype == TSR_E4M3 ? 3 : 2, bias_of_exponent = dtype == TSR_E4M3 ? 7 : 15;
-    int mantissa = code & ((1 << mantissa_bits) - 1);
-    int exponent = (code & 0x7f) >> mantissa_bits;
-    double sign = code & 0x80 ? -1 : 1, fraction = ldexp(mantissa, -mantissa_bits);
-    if (dtype == TSR_E4M3 && (code & 0x7f) == 0x7f) return (double)NAN;
-    if (dtype == TSR_E5M2 && exponent == 31) return mantissa != 0 ? (double)NAN : sign * INFINITY;
-    return sign * (exponent == 0 ? ldexp(fraction, 1 - bias_of_exponent)
-                                 : ldexp(1 + fraction, exponent - bias_of_exponent));
-}
 
 static double decoded[2][256]; // e5m2, e4m3
 static double decode(tsr_dtype dtype, uint8_t code) { return decoded[dtype == TSR_E4M3][code]; }
@@ -297,7 +286,7 @@ static void no_backward(void **state) {
 int main(void) {
     for (int code = 0; code < 512; code++)
         decoded[code / 256][code % 256] =
-            value_of(code / 256 ? TSR_E4M3 : TSR_E5M2, (uint8_t)(code % 256));
+            fp8_value(code / 256 ? TSR_E4M3 : TSR_E5M2, (uint8_t)(code % 256));
     for (int isa = 0; isa < TSR_ISA_COUNT; isa++)
         if (tsr_context_create(&TSR_CONTEXT_OPTIONS(.num_threads = 2, .isa = (tsr_isa)isa),
                                &contexts[isa]) != TSR_OK)

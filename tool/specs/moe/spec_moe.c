@@ -38,7 +38,14 @@ static const char *const routing_names[] = {"random", "balanced", "skewed", NULL
             SOURCE_TENSORS                                                                         \
     }
 
-static const struct param_spec forward_params[] = {SHARED_PARAMS, {0}};
+static const char *const fp8_names[] = {"none", "experts", "blocks", NULL};
+
+static const struct param_spec forward_params[] = {
+    SHARED_PARAMS,
+    {"fp8", "the experts' weights are e4m3, with a scale for each of these", PARAM_CHOICE, 0,
+     fp8_names, SOURCE_TENSORS},
+    {0},
+};
 static const struct param_spec backward_params[] = {
     SHARED_PARAMS,
     {"accumulate", "add the gradients of the experts' weights", PARAM_FLAG, 0, NULL},
@@ -81,6 +88,9 @@ static const struct slot_spec forward_slots[] = {
     OUT("usage_variance", SLOT_F32),
     OUT("num_nan_rows", SLOT_I32),
     OUT("num_dropped", SLOT_I32),
+    {"w_gate_scale", SLOT_IN, SLOT_F32, true, NULL, true},
+    {"w_up_scale", SLOT_IN, SLOT_F32, true, NULL, true},
+    {"w_down_scale", SLOT_IN, SLOT_F32, true, NULL, true},
     {0},
 };
 #define GRADIENT(name, kind, of)                                                                   \
@@ -149,6 +159,14 @@ static int forward_shape(const struct op_case *c, int slot, int64_t *shape) {
     case MIX_CORRECTION_BIAS:
     case MIX_COUNTS:
     case MIX_MEAN_PROBS: return shape_of(shape, 1, n.experts, 0, 0);
+    case MIX_W_GATE_SCALE:
+    case MIX_W_UP_SCALE:
+    case MIX_W_DOWN_SCALE: {
+        const int64_t of_inter = (n.inter + 127) / 128, of_hidden = (n.hidden + 127) / 128;
+        const bool is_down = slot == MIX_W_DOWN_SCALE;
+        return shape_of(shape, c->param[MIX_FP8] == FP8_BLOCKS ? 3 : 1, n.experts,
+                        is_down ? of_hidden : of_inter, is_down ? of_inter : of_hidden);
+    }
     default:
         return slot > MIX_Y ? shape_of(shape, 1, 1, 0, 0)
                             : shared_shape(&n, slot > MIX_SHARED_PREACT ? MIX_X : slot, shape);
@@ -183,7 +201,11 @@ static tsr_dtype dtype_of(const struct op_case *c, int slot) {
     switch (c->spec->slots[slot].kind) {
     case SLOT_I32: return TSR_I32;
     case SLOT_F32: return f32;
-    case SLOT_MAIN: return c->dtype;
+    case SLOT_MAIN:
+        return c->dtype != TSR_F64 && moe_fp8_of(c) != FP8_NONE && slot >= MIX_W_GATE &&
+                       slot <= MIX_W_DOWN
+                   ? TSR_E4M3
+                   : c->dtype;
     default:
         return c->spec->slots[slot].role == SLOT_INOUT && c->param[MIX_ACCUMULATE] != 0
                    ? f32
@@ -199,6 +221,8 @@ static bool infer(struct op_case *c) {
     c->param[MIX_HIDDEN] = (double)x->shape[1];
     c->param[MIX_EXPERTS] = (double)w_up->shape[0];
     c->param[MIX_INTERMEDIATE] = (double)w_up->shape[1];
+    if (!moe_is_backward(c) && w_up->dtype == TSR_E4M3)
+        c->param[MIX_FP8] = c->tensor[MIX_W_UP_SCALE].ndim == 3 ? FP8_BLOCKS : FP8_EXPERTS;
     if (c->is_present[MIX_SHARED_W_UP]) {
         if (shared->ndim != 2) return false;
         c->param[MIX_SHARED_INTERMEDIATE] = (double)shared->shape[0];
@@ -244,7 +268,11 @@ static void complete(struct op_case *c) {
         is[MIX_SHARED_W_GATE] = is[MIX_W_GATE];
         is[MIX_SHARED_PREACT] |= backward;
     }
-    if (!backward) return;
+    if (!backward) {
+        is[MIX_W_UP_SCALE] = is[MIX_W_DOWN_SCALE] = c->param[MIX_FP8] != FP8_NONE;
+        is[MIX_W_GATE_SCALE] = is[MIX_W_UP_SCALE] && is[MIX_W_GATE];
+        return;
+    }
     if (is[MIX_DROUTER] || is[MIX_DLOGITS]) {
         is[MIX_DROUTER] = is[MIX_ROUTER];
         is[MIX_DLOGITS] = is[MIX_LOGITS];

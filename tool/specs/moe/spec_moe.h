@@ -36,6 +36,9 @@ enum moe_slot {
     MIX_VARIANCE,
     MIX_NAN_ROWS,
     MIX_DROPPED,
+    MIX_W_GATE_SCALE,
+    MIX_W_UP_SCALE,
+    MIX_W_DOWN_SCALE,
     MIX_DY = MIX_CORRECTION_BIAS,
     MIX_DBALANCE,
     MIX_DZ,
@@ -75,8 +78,11 @@ enum moe_param {
     MIX_CAPACITY,        // 0: by the factor
     MIX_CAPACITY_FACTOR, // 0: no capacity
     MIX_ROUTING,
-    MIX_ACCUMULATE // of backward
+    MIX_ACCUMULATE,          // of backward
+    MIX_FP8 = MIX_ACCUMULATE // of forward: scales of the experts' weights
 };
+
+enum moe_fp8 { FP8_NONE, FP8_EXPERTS, FP8_BLOCKS };
 
 enum moe_routing { ROUTING_RANDOM, ROUTING_BALANCED, ROUTING_SKEWED };
 
@@ -104,6 +110,9 @@ struct moe_sizes moe_sizes_of(const struct op_case *c);
 int64_t moe_capacity_of(const struct op_case *c); // 0: none
 
 static inline bool moe_is_backward(const struct op_case *c) { return c->spec->pass[0] == 'b'; }
+static inline enum moe_fp8 moe_fp8_of(const struct op_case *c) {
+    return moe_is_backward(c) ? FP8_NONE : (enum moe_fp8)c->param[MIX_FP8];
+}
 static inline tsr_activation moe_activation_of(const struct op_case *c) {
     tsr_activation kind = (tsr_activation)c->param[MIX_ACTIVATION];
     if (kind != TSR_ACTIVATION_NONE) return kind;

@@ -42,76 +42,13 @@ void mix_rows_release(struct mix_rows *rows) {
 
 // ---- Activations ------------------------------------------------------------------------------
 
-struct part {
-    double f, slope;
-};
-
-static struct part sigmoid_part(double x, double steepness) {
-    const double s = 1 / (1 + exp(-steepness * x));
-    return (struct part){x * s, s + steepness * x * s * (1 - s)};
-}
-
-static struct part part_of(tsr_activation kind, double x) {
-    const double root = 0.79788456080286536;
-    switch (kind) {
-    case TSR_ACTIVATION_GELU: {
-        const double phi = 0.5 * erfc(-x * 0.70710678118654752);
-        return (struct part){x * phi, phi + x * exp(-0.5 * x * x) / 2.5066282746310005};
-    }
-    case TSR_ACTIVATION_GELU_TANH: {
-        const double t = tanh(root * (x + 0.044715 * x * x * x));
-        return (struct part){0.5 * x * (1 + t), 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root *
-                                                                    (1 + 3 * 0.044715 * x * x)};
-    }
-    case TSR_ACTIVATION_SILU: return sigmoid_part(x, 1);
-    case TSR_ACTIVATION_RELU: return (struct part){fmax(x, 0), x > 0};
-    case TSR_ACTIVATION_RELU2: return (struct part){x > 0 ? x * x : 0, 2 * fmax(x, 0)};
-    case TSR_ACTIVATION_SWIGLU_CLAMPED: {
-        struct part part = sigmoid_part(fmin(x, 7), 1.702);
-        if (x > 7) part.slope = 0;
-        return part;
-    }
-    default: return (struct part){x, 1};
-    }
-}
-
-struct mix_act mix_act_of(const struct op_case *c, double gate, double up) {
-    const tsr_activation kind = moe_activation_of(c);
-    const struct part part = part_of(kind, gate);
-    const bool is_smooth = kind == TSR_ACTIVATION_GELU || kind == TSR_ACTIVATION_GELU_TANH ||
-                           kind == TSR_ACTIVATION_SILU || kind == TSR_ACTIVATION_SWIGLU_CLAMPED;
-    double factor = c->is_present[MIX_W_GATE] ? up : 1, of_up = 1;
-    if (kind == TSR_ACTIVATION_SWIGLU_CLAMPED) {
-        factor = fmin(fmax(up, -7), 7) + 1;
-        of_up = fabs(up) < 7;
-    }
-    const double line = kind == TSR_ACTIVATION_SWIGLU_CLAMPED ? fmin(gate, 7) : gate;
-    return (struct mix_act){
-        part.f * factor,
-        part.slope * factor,
-        part.f * of_up,
-        part.f,
-        part.slope,
-        factor,
-        is_smooth ? fabs(part.f - fmax(line, 0)) : 0,
-    };
-}
-
-// The steepest slope within the error: at most its largest value at three places, and curvature between them.
-static double steepest(const struct op_case *c, double gate, double e) {
-    double most = 0;
-    for (int i = -1; i <= 1; i++)
-        most = fmax(most, fabs(part_of(moe_activation_of(c), gate + i * e).slope));
-    return most + e;
-}
-
 // a = act(gate) up, before it is stored. gate and up are stored already.
 static struct mix_value activate(const struct op_case *c, struct mix_value gate,
                                  struct mix_value up) {
     const struct mix_act act = mix_act_of(c, gate.value, up.value);
     const bool is_gated = c->is_present[MIX_W_GATE];
     const double factor = fabs(act.factor) + (is_gated ? up.error : 0);
-    const double moved = steepest(c, gate.value, gate.error) * gate.error;
+    const double moved = mix_steepest(c, gate.value, gate.error) * gate.error;
     const double own = 20 * mix_u32 * fmax(fabs(gate.value), fabs(act.f)) * factor +
                        eighth_of_rounding(c, MIX_X) * act.tail * factor + 0x1p-118 * factor +
                        4 * mix_u32 * fabs(act.value);
@@ -124,6 +61,8 @@ static struct mix_value activate(const struct op_case *c, struct mix_value gate,
 // Everything about a case: the oracle's choice, and what it saves.
 struct forward {
     const struct op_case *c;
+    const double *w_gate, *w_up, *w_down; // times their scales
+    double *scaled[3];                    // those that are not the case's own
     struct moe_sizes n;
     struct moe_saved saved;
     struct mix_rows rows;
@@ -175,8 +114,27 @@ static void bound_loss(const struct forward *f, int slot, double *bound) {
     free(logits);
 }
 
+// Weights (experts, rows, cols) times their scales; the case's own if there are none.
+static const double *scaled_weights(struct forward *f, const char *name, const char *scale_name,
+                                    int64_t rows, int64_t cols, double **room) {
+    const double *w = case_values(f->c, name), *scale = case_values(f->c, scale_name);
+    const int64_t of_rows = (rows + 127) / 128, of_cols = (cols + 127) / 128;
+    if (w == NULL || scale == NULL) return w;
+    *room = mix_doubles(f->n.experts * rows * cols);
+    for (int64_t i = 0; i < f->n.experts * rows * cols; i++) {
+        const int64_t e = i / (rows * cols), row = i / cols % rows, col = i % cols;
+        const int64_t block = (e * of_rows + row / 128) * of_cols + col / 128;
+        (*room)[i] = w[i] * scale[moe_fp8_of(f->c) == FP8_BLOCKS ? block : e];
+    }
+    return *room;
+}
+
 static void forward_create(struct forward *f, const struct op_case *c) {
     *f = (struct forward){.c = c, .n = moe_sizes_of(c)};
+    const int64_t hidden = f->n.hidden, inter = f->n.inter;
+    f->w_gate = scaled_weights(f, "w_gate", "w_gate_scale", inter, hidden, &f->scaled[0]);
+    f->w_up = scaled_weights(f, "w_up", "w_up_scale", inter, hidden, &f->scaled[1]);
+    f->w_down = scaled_weights(f, "w_down", "w_down_scale", hidden, inter, &f->scaled[2]);
     const struct moe_sizes *n = &f->n;
     const int64_t choices = n->tokens * n->top_k;
     f->saved =
@@ -191,6 +149,7 @@ static void forward_create(struct forward *f, const struct op_case *c) {
 static void forward_release(struct forward *f) {
     free(f->saved.ids), free(f->saved.weights), free(f->saved.preact), free(f->saved.shared_preact);
     free(f->e_weights);
+    for (int i = 0; i < 3; i++) free(f->scaled[i]);
     mix_rows_release(&f->rows);
 }
 
@@ -198,6 +157,7 @@ static void forward_release(struct forward *f) {
 struct mlp {
     const double *gate, *up, *down, *b_gate, *b_up, *b_down; // NULL: absent
     int64_t inter;
+    bool is_fp8;
 };
 
 static const double *at(const double *values, int64_t offset) {
@@ -207,13 +167,14 @@ static const double *at(const double *values, int64_t offset) {
 static struct mlp expert_of(const struct forward *f, int64_t e) {
     const struct op_case *c = f->c;
     const int64_t hidden = f->n.hidden, inter = f->n.inter, size = hidden * inter;
-    return (struct mlp){at(case_values(c, "w_gate"), e * size),
-                        at(case_values(c, "w_up"), e * size),
-                        at(case_values(c, "w_down"), e * size),
+    return (struct mlp){at(f->w_gate, e * size),
+                        at(f->w_up, e * size),
+                        at(f->w_down, e * size),
                         at(case_values(c, "b_gate"), e * inter),
                         at(case_values(c, "b_up"), e * inter),
                         at(case_values(c, "b_down"), e * hidden),
-                        inter};
+                        inter,
+                        moe_fp8_of(c) != FP8_NONE};
 }
 
 static struct mlp shared_of(const struct op_case *c, int64_t inter) {
@@ -223,16 +184,31 @@ static struct mlp shared_of(const struct op_case *c, int64_t inter) {
                         NULL,
                         NULL,
                         NULL,
-                        inter};
+                        inter,
+                        false};
 }
 
-// <a, w> + bias; e_a NULL: a is exact.
+// <a, w> + bias; e_a NULL: a is exact. In fp8, tensor cores truncate sums of 128 by up to 2^-6 of their magnitude.
 static struct mix_value project(const double *a, const double *e_a, const double *w, int64_t k,
-                                const double *bias) {
+                                const double *bias, bool is_fp8) {
     struct mix_sum sum = {0};
     for (int64_t i = 0; i < k; i++) mix_add(&sum, a[i], e_a != NULL ? e_a[i] : 0, w[i], 0);
     if (bias != NULL) sum.value += *bias;
-    return mix_result(&sum);
+    struct mix_value value = mix_result(&sum);
+    if (is_fp8) value.error += 0x1p-6 * (sum.magnitude + mix_carried(&sum));
+    return value;
+}
+
+// A row rounded to e4m3 with a scale for each 128 columns: tessera/quantize.h.
+static void quantize_row(const double *v, double *e, int64_t count) {
+    for (int64_t first = 0; first < count; first += 128) {
+        const int64_t end = first + 128 < count ? first + 128 : count;
+        double most = 1e-10;
+        for (int64_t i = first; i < end; i++)
+            if (isfinite(v[i])) most = fmax(most, fabs(v[i]) + e[i]);
+        for (int64_t i = first; i < end; i++)
+            e[i] += (0x1p-4 + 0x1p-20) * (fabs(v[i]) + e[i]) + 0x1p-10 * most / 448;
+    }
 }
 
 // Errors of a row of preact (before it is stored), of a, and of the output (stored). out NULL: of preact alone. room: 2
@@ -245,22 +221,25 @@ static void bound_mlp(const struct forward *f, const struct mlp *m, const double
     double *a = room, *e_a = room != NULL ? room + inter : NULL;
     for (int64_t j = 0; j < inter; j++) {
         struct mix_value gate = {0, 0};
-        struct mix_value up = project(x, e_x, m->up + j * hidden, hidden, at(m->b_up, j));
+        struct mix_value up =
+            project(x, e_x, m->up + j * hidden, hidden, at(m->b_up, j), m->is_fp8);
         if (m->gate != NULL) {
-            gate = project(x, e_x, m->gate + j * hidden, hidden, at(m->b_gate, j));
+            gate = project(x, e_x, m->gate + j * hidden, hidden, at(m->b_gate, j), m->is_fp8);
             if (e_preact != NULL) e_preact[j] = gate.error;
         }
         if (e_preact != NULL) e_preact[(m->gate != NULL ? inter : 0) + j] = up.error;
         if (out == NULL) continue;
         up = mix_store(dtype, up);
         gate = m->gate != NULL ? mix_store(dtype, gate) : up;
-        const struct mix_value value = mix_store(dtype, activate(f->c, gate, up));
+        struct mix_value value = activate(f->c, gate, up);
+        if (!m->is_fp8) value = mix_store(dtype, value);
         a[j] = value.value;
         e_a[j] = value.error;
     }
+    if (m->is_fp8 && out != NULL) quantize_row(a, e_a, inter);
     for (int64_t h = 0; out != NULL && h < hidden; h++) {
-        const struct mix_value value =
-            mix_store(dtype, project(a, e_a, m->down + h * inter, inter, at(m->b_down, h)));
+        const struct mix_value value = mix_store(
+            dtype, project(a, e_a, m->down + h * inter, inter, at(m->b_down, h), m->is_fp8));
         out[h] = value.value;
         e_out[h] = value.error;
     }
@@ -281,6 +260,7 @@ static void input_of(const struct forward *f, int64_t row, double *in, double *e
         in[h] = v.value;
         e_in[h] = v.error;
     }
+    if (moe_fp8_of(f->c) != FP8_NONE) quantize_row(in, e_in, hidden);
 }
 
 // Outputs of all rows with their errors; out NULL: errors of preact alone, the rows of no assignment are undefined.
@@ -303,7 +283,7 @@ static void bound_rows(const struct forward *f, double *e_preact, double *out, d
 static struct mix_value shared_factor(const struct op_case *c, const double *x, int64_t hidden) {
     const double *gate = case_values(c, "shared_gate");
     if (gate == NULL) return (struct mix_value){1, 0};
-    const struct mix_value logit = mix_store(TSR_F32, project(x, NULL, gate, hidden, NULL));
+    const struct mix_value logit = mix_store(TSR_F32, project(x, NULL, gate, hidden, NULL, false));
     const double s = 1 / (1 + exp(-logit.value));
     return (struct mix_value){s, fmin(s * (1 - s) * exp(fmin(logit.error, 1)), 0.25) * logit.error};
 }

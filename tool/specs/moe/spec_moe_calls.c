@@ -62,7 +62,8 @@ tsr_status moe_call_forward(tsr_context *ctx, const struct op_case *c, const cha
         .offsets = T(MIX_OFFSETS), .tokens_per_expert = T(MIX_COUNTS),
         .mean_probs = T(MIX_MEAN_PROBS), .load_balance_loss = T(MIX_BALANCE), .z_loss = T(MIX_Z),
         .usage_variance = T(MIX_VARIANCE), .num_nan_rows = T(MIX_NAN_ROWS),
-        .num_dropped = T(MIX_DROPPED), MOE_OPTIONS(c));
+        .num_dropped = T(MIX_DROPPED), .w_gate_scale = T(MIX_W_GATE_SCALE),
+        .w_up_scale = T(MIX_W_UP_SCALE), .w_down_scale = T(MIX_W_DOWN_SCALE), MOE_OPTIONS(c));
     return workspace_bytes != NULL ? tsr_moe_forward_prepare(ctx, &args, workspace_bytes)
                                    : tsr_moe_forward(ctx, &args);
 }
@@ -116,6 +117,9 @@ tsr_status moe_oracle(const struct op_case *c, const struct moe_saved *saved) {
         args.correction_bias = T(MIX_CORRECTION_BIAS);
         args.b_gate = T(MIX_B_GATE);
         args.b_up = T(MIX_B_UP);
+        args.w_gate_scale = T(MIX_W_GATE_SCALE);
+        args.w_up_scale = T(MIX_W_UP_SCALE);
+        args.w_down_scale = T(MIX_W_DOWN_SCALE);
     }
     tsr_status status = tsr_moe_forward(moe_oracle_context(), &args);
     free(y);

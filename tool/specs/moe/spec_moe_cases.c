@@ -86,6 +86,11 @@ static void draw_tensors(struct rng *rng, struct op_case *c) {
         draw_gradients(rng, c);
         return;
     }
+    if (rng_chance(rng, 0.25)) {
+        c->param[MIX_FP8] = (double)rng_int(rng, FP8_EXPERTS, FP8_BLOCKS);
+        is[MIX_W_UP_SCALE] = is[MIX_W_DOWN_SCALE] = true;
+        is[MIX_W_GATE_SCALE] = is_gated;
+    }
     is[MIX_PREACT] = rng_chance(rng, 0.5);
     is[MIX_SHARED_PREACT] = is[MIX_SHARED_W_UP] && is[MIX_PREACT];
     is[MIX_B_GATE] = is_gated && rng_chance(rng, 0.4);
@@ -125,6 +130,8 @@ void moe_randomize(struct rng *rng, struct op_case *c) {
 #define SMALL "tokens=37 hidden=24 intermediate=20 experts=6 top_k=2 "
 #define WIDE "tokens=160 hidden=16 intermediate=608 experts=2 top_k=2 " // rows are copied on Hopper
 #define ROUTED " +router +w_gate"
+#define FP8 "tokens=21 hidden=150 intermediate=140 experts=5 top_k=2 "
+#define SCALED "+w_gate_scale +w_up_scale +w_down_scale"
 #define SAVED " +preact +topk_ids +topk_weights"
 #define SHARED "shared_intermediate=17 +shared_w_gate +shared_w_up +shared_w_down "
 #define LOSSES                                                                                     \
@@ -182,6 +189,19 @@ const struct edge_case moe_forward_edges[] = {
     {"multiples of 8", "tokens=128 hidden=64 intermediate=32 experts=4 top_k=2" ROUTED SAVED,
      FILL_NORMAL, LAYOUT_CONTIGUOUS},
     EDGE("wide", WIDE ROUTED SAVED),
+    EDGE("fp8, DeepSeek-V3", FP8 "scoring=sigmoid fp8=blocks " SHARED SCALED ROUTED),
+    EDGE("fp8, scales of experts, saved", FP8 "fp8=experts " SCALED ROUTED SAVED),
+    EDGE("fp8, gpt-oss",
+         FP8 "fp8=blocks activation=swiglu_clamped +b_gate +b_up +b_down " SCALED ROUTED),
+    EDGE("fp8, Llama 4", FP8 "fp8=experts weights_on_input=1 " SHARED SCALED ROUTED),
+    EDGE("fp8, without a gate", FP8 "fp8=blocks +router +w_up_scale +w_down_scale"),
+    EDGE("fp8, no tokens",
+         "tokens=0 hidden=24 intermediate=20 experts=6 top_k=2 fp8=blocks " SCALED ROUTED SAVED),
+    EDGE("fp8, some ids -1, capacity", FP8 "fp8=blocks capacity=9 +w_gate " SCALED IDS),
+    {"fp8, joined by tiles",
+     "tokens=90 hidden=144 intermediate=128 experts=3 top_k=2 fp8=blocks " SCALED ROUTED,
+     FILL_NORMAL, LAYOUT_CONTIGUOUS},
+    {"fp8, NaN in some tokens", FP8 "fp8=blocks " SCALED ROUTED, FILL_NAN, LAYOUT_RANDOM},
     EDGE("wide, nothing saved", WIDE "capacity=100" ROUTED),
     {"equal tokens", SMALL "+b_up" ROUTED SAVED, FILL_ZERO, LAYOUT_RANDOM},
     {"large pre-activations", SMALL "+logits +w_gate" SAVED, FILL_LARGE, LAYOUT_RANDOM},

@@ -65,7 +65,7 @@ static inline struct mix_value mix_result(const struct mix_sum *s) {
                       3 * mix_u32 * fabs(s->value) + (1 + 2 * s->count) * mix_tiny};
 }
 
-// ---- Activations: spec_moe_bound.c ------------------------------------------------------------
+// ---- Activations: spec_moe_act.c --------------------------------------------------------------
 
 // act(gate) up and its derivatives; without a gate up is 1. f and slope: of the gate alone, for the errors of evaluation;
 // tail: the part of f that is a product of small numbers.
@@ -73,6 +73,8 @@ struct mix_act {
     double value, by_gate, by_up, f, slope, factor, tail;
 };
 struct mix_act mix_act_of(const struct op_case *c, double gate, double up);
+// The steepest slope within an error of the gate.
+double mix_steepest(const struct op_case *c, double gate, double e);
 
 // ---- Rows: spec_moe_bound.c -------------------------------------------------------------------
 

@@ -145,6 +145,7 @@ static int64_t router_range(const struct moe_sizes *n) {
 static double scale_of(const struct op_case *c, int slot, enum edge_fill fill) {
     const struct moe_sizes n = moe_sizes_of(c);
     const bool backward = moe_is_backward(c);
+    if (slot >= MIX_W_GATE && slot <= MIX_W_DOWN && moe_fp8_of(c) != FP8_NONE) return 1;
     switch (slot) {
     case MIX_X: return fill == FILL_LARGE ? 8 : fill == FILL_ZERO ? 0 : 1;
     case MIX_W_GATE:
@@ -191,6 +192,11 @@ bool moe_fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill
         return fill_for_backward(rng, c, slot, fill, values);
     if (slot == MIX_IDS) {
         draw_given_ids(rng, c, fill, values);
+        return true;
+    }
+    if (!backward && slot >= MIX_W_GATE_SCALE) {
+        const double k = (double)(slot == MIX_W_DOWN_SCALE ? n.inter : n.hidden);
+        for (int64_t i = 0; i < numel; i++) values[i] = (0.5 + rng_uniform(rng)) / sqrt(k + 1);
         return true;
     }
     const bool is_routing = slot == MIX_ROUTER || slot == MIX_LOGITS_BIAS;

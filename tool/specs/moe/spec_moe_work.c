@@ -54,7 +54,9 @@ static bool estimate(tsr_context *ctx, const struct op_case *c, const char *vari
     const tsr_moe_estimate_args args = TSR_MOE_ESTIMATE_ARGS(
         MOE_OPTIONS(c), .flags = c->flags, .variant = variant, .dtype = c->dtype,
         .router_dtype = c->small_dtype, .is_gated = n.is_gated, .has_bias = has_bias,
-        .has_shared_gate = is[MIX_SHARED_GATE], .num_tokens = n.tokens, .hidden = n.hidden,
+        .has_shared_gate = is[MIX_SHARED_GATE],
+        .weight_dtype = moe_fp8_of(c) != FP8_NONE ? TSR_E4M3 : TSR_DTYPE_NONE,
+        .has_block_scales = moe_fp8_of(c) == FP8_BLOCKS, .num_tokens = n.tokens, .hidden = n.hidden,
         .intermediate = n.inter, .num_experts = n.experts, .shared_intermediate = n.shared);
     return tsr_moe_estimate(ctx, &args, memory) == TSR_OK;
 }
@@ -68,6 +70,7 @@ double moe_forward_predict(tsr_context *ctx, const struct op_case *c, const char
                   is[MIX_SHARED_PREACT] == (is[MIX_PREACT] && has_shared);
     for (int s = MIX_CORRECTION_BIAS; s <= MIX_DROPPED; s++)
         is_covered &= !is[s] || s == MIX_B_GATE || s == MIX_B_UP || s == MIX_Y;
+    is_covered &= moe_fp8_of(c) == FP8_NONE || !is[MIX_PREACT];
     if (!is_covered || !estimate(ctx, c, variant, has_bias, &m)) return NAN;
     const double x = case_elements(c, MIX_X) * (double)tsr_dtype_bytes(c->dtype);
     return !is[MIX_PREACT] ? (double)m.inference_bytes
@@ -121,6 +124,18 @@ static void mlp_traffic(struct op_traffic *t, const struct op_case *c, double ro
     add_product(t, element, rows * cols, up, rows * hidden);                  // dx of rows
 }
 
+// The experts in fp8: rows of x and a are quantised, scales are a 32nd of their bytes.
+static void fp8_traffic(struct op_traffic *t, const struct op_case *c) {
+    const struct moe_sizes n = moe_sizes_of(c);
+    const double element = (double)tsr_dtype_bytes(c->dtype), hidden = (double)n.hidden;
+    const double rows = (double)n.rows, inner = (double)n.inter, cols = (double)n.cols;
+    const double weights = (double)n.experts * touched(&n), scaled = 1 + 1.0 / 32;
+    add_product(t, element, rows * hidden, 0, rows * hidden * scaled / element);
+    add_product(t, element, (rows * scaled + weights * cols) * hidden / element, 0, rows * cols);
+    add_product(t, element, rows * cols, 0, rows * inner * scaled / element);
+    add_product(t, element, (rows * scaled + weights * hidden) * inner / element, 0, rows * hidden);
+}
+
 // The sum over the parts: each moves its own tensors once.
 bool moe_traffic(const struct op_case *c, const char *variant, struct op_traffic *t) {
     (void)variant;
@@ -141,7 +156,10 @@ bool moe_traffic(const struct op_case *c, const char *variant, struct op_traffic
     }
     if (n.is_routed) add_product(t, 4, tokens * experts, 0, 2 * rows);
     add_product(t, 4, rows, 0, 3 * rows); // permutation
-    mlp_traffic(t, c, rows, (double)n.inter, (double)n.cols, experts * touched(&n));
+    if (moe_fp8_of(c) != FP8_NONE)
+        fp8_traffic(t, c);
+    else
+        mlp_traffic(t, c, rows, (double)n.inter, (double)n.cols, experts * touched(&n));
     if (c->is_present[MIX_SHARED_W_UP])
         mlp_traffic(t, c, tokens, (double)n.shared, (double)n.shared_cols, 1);
     add_product(t, element, rows * hidden, 0, tokens * hidden); // the weighted sum

@@ -49,6 +49,7 @@ struct matmul_problem matmul_of_group(const struct matmul_problem *p, int64_t gr
         one.m = rows;
         one.groups.of_a = from_row(&one.a, one.a.row, p->groups.of_a, first);
         one.c.data = matmul_at(&one.c, first, 0);
+        if (p->a_scale.data != NULL) one.a_scale.data = matmul_at(&one.a_scale, first, 0);
     }
     return one;
 }
@@ -115,11 +116,25 @@ static bool is_few(const struct matmul_problem *one, const struct tsri_limits *l
            matmul_suits_skinny(one, limits, is_in_place);
 }
 
+// A block of the gradient of an empty group.
+static void clear_block(const struct matmul_group_blocks *blocks, const struct matmul_problem *one,
+                        struct matmul_group_block at) {
+    const int64_t rows = tsri_min(blocks->plan->block_m, one->m - at.row),
+                  cols = tsri_min(blocks->plan->block_n, one->n - at.col);
+    const size_t bytes = (size_t)cols * tsr_dtype_bytes(one->c.dtype);
+    for (int64_t i = 0; i < rows && !one->is_accumulating; i++)
+        memset(matmul_at(&one->c, at.row + i, at.col), 0, bytes);
+}
+
 bool matmul_group_is_done_as_few(const struct matmul_group_blocks *blocks,
                                  const struct matmul_problem *one, struct matmul_group_block at,
                                  bool has_units, int thread) {
     const struct tsri_plan *plan = blocks->plan;
     const struct tsri_limits *limits = blocks->limits;
+    if (one->groups.are_depths && one->k == 0) {
+        clear_block(blocks, one, at);
+        return true;
+    }
     if (blocks->few_floats == 0) return false;
     bool by_units = has_units && one->m <= MATMUL_SKINNY_M && matmul_suits_skinny_bf16(one, limits);
     if (!by_units && !is_few(one, limits, has_units)) return false;

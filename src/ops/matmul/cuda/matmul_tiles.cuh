@@ -86,6 +86,18 @@ DEVICE int find_group(const struct matmul_params *p, int *row, int block_m) {
     return -1;
 }
 
+// The number of rows of tiles of all groups. The whole warp must call it.
+DEVICE unsigned count_rows_of_tiles(const struct matmul_params *p, int block_m) {
+    unsigned rows = 0;
+#pragma unroll 1
+    for (int group = (int)threadIdx.x % 32; group < (int)p->num_batches; group += 32) {
+        int first, end;
+        group_rows(p, group, &first, &end);
+        rows += (unsigned)(end - first + block_m - 1) / block_m;
+    }
+    return __reduce_add_sync(0xffffffff, rows);
+}
+
 // Corrects a tile that was found as if there were no groups.
 DEVICE void place_in_group(const struct matmul_params *p, struct tile *t, int block_m) {
     const struct matmul_group_params *g = &p->groups;

@@ -36,20 +36,54 @@
 
 struct place {
     int row, col; // in c
+    int end_row;  // of c or of the group
     long long batch, index[3];
 };
 
-DEVICE struct place find_place(const struct matmul_fp8_params *w, unsigned number, int rank,
-                               int cluster) {
+// The tiles of the product. rows: rows of tiles of clusters, of all groups or of one matrix.
+struct tiles {
+    unsigned rows, count;
+};
+DEVICE struct tiles find_tiles(const struct matmul_fp8_params *w) {
+#ifdef GROUPED
+    const unsigned rows = count_rows_of_tiles(&w->matmul, BLOCK_M);
+    return {rows, rows * (unsigned)w->matmul.tiles_n};
+#else
+    return {(unsigned)w->matmul.tiles_m, w->num_tiles};
+#endif
+}
+
+// With groups the whole warp must call it.
+DEVICE struct place find_place(const struct matmul_fp8_params *w, unsigned number, unsigned rows,
+                               int rank, int cluster) {
     const struct matmul_params *p = &w->matmul;
-    struct matmul_wgmma_place in_tiles = matmul_wgmma_place(
-        number, (unsigned)p->tiles_m, (unsigned)p->tiles_n, (unsigned)p->group_m);
+    const struct matmul_wgmma_place in_tiles =
+        matmul_wgmma_place(number, rows, (unsigned)p->tiles_n, (unsigned)p->group_m);
     struct place place;
-    place.row = (int)(in_tiles.row * cluster + rank) * BLOCK_M;
     place.col = (int)in_tiles.col * (is_gated(p) ? BLOCK_N / 2 : BLOCK_N);
+#ifdef GROUPED
+    int row = (int)in_tiles.row, first;
+    place.batch = find_group(p, &row, BLOCK_M);
+    group_rows(p, (int)place.batch, &first, &place.end_row);
+    place.row = first + row * BLOCK_M;
+    place.index[0] = place.index[1] = 0;
+    place.index[2] = place.batch;
+#else
+    place.row = (int)(in_tiles.row * cluster + rank) * BLOCK_M;
+    place.end_row = (int)p->m;
     place.batch = in_tiles.batch;
     batch_index(place.index, p->batch, in_tiles.batch);
+#endif
     return place;
+}
+
+// Whether the copy engine may store 16 rows: it omits those beyond c, but not those of the next group.
+DEVICE int may_store_box(const struct place *place, int row) {
+#ifdef GROUPED
+    return row + 16 <= place->end_row;
+#else
+    return 1;
+#endif
 }
 
 // The number of blocks of k; even if they are summed in pairs, because the copy engine fills up with zeros beyond k.

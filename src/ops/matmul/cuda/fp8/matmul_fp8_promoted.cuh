@@ -139,9 +139,10 @@ DEVICE void multiply_promoted(float acc[EIGHTS][4], struct worker *me, int num_b
 
 // The same, times block scales, which are loaded one block ahead.
 DEVICE void multiply_scaled(float acc[EIGHTS][4], struct worker *me, int num_blocks, int cluster,
-                            const struct matmul_fp8_params *w, unsigned number, int rank) {
+                            const struct matmul_fp8_params *w, unsigned number, unsigned rows,
+                            int rank) {
     const struct matmul_params *p = &w->matmul;
-    const struct place place = find_place(w, number, rank, cluster);
+    const struct place place = find_place(w, number, rows, rank, cluster);
     const int row = place.row + me->group * UNIT + me->warp * 16 + me->lane / 4;
     struct scales scales = find_scales(p, &place, row, me->lane);
     clear(acc);

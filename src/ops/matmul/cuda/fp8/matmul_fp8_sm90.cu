@@ -9,6 +9,8 @@
 // The host defines
 //     DTYPE (of c, bias and residual, where they have 16 bits), A_FORMAT, B_FORMAT (5 is e4m3, 6 e5m2), and
 //     IS_FAST: 1: tensor cores sum all of k; 0: sums of 256 of k are added in fp32, or sums of 128, times block scales
+//     GROUPED: each group of rows has a matrix b of its own, and blocks find tiles from the groups' offsets, as in
+//     matmul_grouped_sm90.cu: rows of a tile beyond its group's end are multiplied but not stored
 #include "ops/matmul/cuda/fp8/matmul_fp8_block.cuh"
 #if !IS_FAST
 #include "ops/matmul/cuda/fp8/matmul_fp8_promoted.cuh"
@@ -16,7 +18,8 @@
 
 // ---- Copies -----------------------------------------------------------------------------------
 
-DEVICE void copy_tiles(const struct matmul_fp8_params *w, unsigned base, int rank, int cluster) {
+DEVICE void copy_tiles(const struct matmul_fp8_params *w, unsigned base, struct tiles tiles,
+                       int rank, int cluster) {
     const struct matmul_params *p = &w->matmul;
     const int first = blockIdx.x / cluster, step = gridDim.x / cluster;
     const int units = UNITS_B / cluster; // units of b that a block copies
@@ -24,8 +27,8 @@ DEVICE void copy_tiles(const struct matmul_fp8_params *w, unsigned base, int ran
     const int is_elected = elect_one();
     struct ring ring = {0, 0};
 #pragma unroll 1
-    for (unsigned number = (unsigned)first; number < w->num_tiles; number += (unsigned)step) {
-        const struct place place = find_place(w, number, rank, cluster);
+    for (unsigned number = (unsigned)first; number < tiles.count; number += (unsigned)step) {
+        const struct place place = find_place(w, number, tiles.rows, rank, cluster);
         const struct units_of_a units_a = units_of_a(w->last_rows, (int)p->m - place.row);
         int of_a[3], of_b[3], of_up[3];
 #pragma unroll
@@ -69,12 +72,12 @@ DEVICE void copy_tiles(const struct matmul_fp8_params *w, unsigned base, int ran
 
 // ---- From accumulators to c -----------------------------------------------------------------------
 
-// What the bias adds to a lane's columns, out of 64.
-DEVICE void load_bias(float add[8][2], const struct matmul_params *p, int col) {
+// What the bias adds to a lane's columns, out of 64. bias: where this group's begins.
+DEVICE void load_bias(float add[8][2], const struct matmul_params *p, long long bias, int col) {
 #pragma unroll
     for (int i = 0; i < 16; i++) {
         int at = col + i / 2 * 8 + i % 2;
-        add[i / 2][i % 2] = at < (int)p->n ? load_either(p->bias, at, p->bias_is_f32) : 0;
+        add[i / 2][i % 2] = at < (int)p->n ? load_either(p->bias, bias + at, p->bias_is_f32) : 0;
     }
 }
 
@@ -90,7 +93,7 @@ DEVICE void store_rows(const struct matmul_fp8_params *w, const struct place *pl
         const int col = place->col + part * 64;
         if (col >= (int)p->n) break;
         float add[8][2] = {};
-        if (p->bias != 0) load_bias(add, p, col + lane % 4 * 2);
+        if (p->bias != 0) load_bias(add, p, place->index[2] * p->groups.bias, col + lane % 4 * 2);
         if (part == 0 && elect_one())
             TMA_STORES_READ(0); // the previous rows may have ended with either tile
         if (part > 1 && elect_one()) TMA_STORES_READ(1); // the last store of this tile
@@ -104,8 +107,12 @@ DEVICE void store_rows(const struct matmul_fp8_params *w, const struct place *pl
                     fmaf(acc[part * 8 + i + j / 4][j % 4], alpha, add[i + j / 4][j % 2]);
             stage_halves(tile + matmul_wgmma_piece(lane % 16, i + lane / 16), v);
         }
+#ifdef GROUPED
+        const int at[5] = {col, row, p->groups.are_counts ? (int)place->batch : 0, 0, 0};
+#else
         const int at[5] = {col, row, (int)place->index[2], (int)place->index[1],
                            (int)place->index[0]};
+#endif
         send_tile(tile, &w->c, at, 0);
     }
 }
@@ -120,7 +127,7 @@ DEVICE int eight_of(int is_gated, int part, int i) {
 DEVICE void finish_rows(const struct matmul_fp8_params *w, const struct place *place,
                         float acc[EIGHTS][4], float *staging, int row, int lane) {
     const struct matmul_params *p = &w->matmul;
-    struct tile tile = {place->row, place->col, p->m, 0, 0, 0, place->batch};
+    struct tile tile = {place->row, place->col, place->end_row, 0, 0, 0, place->batch};
     float *mine = staging + lane / 4 * STAGING_STRIDE + lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 3; i++) tile.index[i] = place->index[i];
@@ -145,8 +152,8 @@ DEVICE void finish_rows(const struct matmul_fp8_params *w, const struct place *p
     }
 }
 
-DEVICE void multiply_tiles(const struct matmul_fp8_params *w, unsigned base, int warp, int rank,
-                           int cluster) {
+DEVICE void multiply_tiles(const struct matmul_fp8_params *w, unsigned base, int warp,
+                           struct tiles tiles, int rank, int cluster) {
     const struct matmul_params *p = &w->matmul;
     const int lane = threadIdx.x % 32, staging = STAGING_AT + warp * STAGING_BYTES;
     const int first = blockIdx.x / cluster, step = gridDim.x / cluster;
@@ -158,19 +165,19 @@ DEVICE void multiply_tiles(const struct matmul_fp8_params *w, unsigned base, int
     me.group = warp / 4;
     me.warp = warp % 4;
 #pragma unroll 1
-    for (unsigned number = (unsigned)first; number < w->num_tiles; number += (unsigned)step) {
+    for (unsigned number = (unsigned)first; number < tiles.count; number += (unsigned)step) {
 #if IS_FAST
         multiply(acc, &me, cluster, num_blocks, 0);
 #else
         if (p->is_block_scaled)
-            multiply_scaled(acc[0], &me, num_blocks, cluster, w, number, rank);
+            multiply_scaled(acc[0], &me, num_blocks, cluster, w, number, tiles.rows, rank);
         else
             multiply_promoted(acc[0], &me, num_blocks, cluster, p);
 #endif
-        const struct place place = find_place(w, number, rank, cluster);
+        const struct place place = find_place(w, number, tiles.rows, rank, cluster);
         const int row = place.row + me.group * UNIT + me.warp * 16;
-        if (row >= p->m) continue;
-        if (w->has_c_map)
+        if (row >= place.end_row) continue;
+        if (w->has_c_map && may_store_box(&place, row))
             store_rows(w, &place, acc[0], base + staging, row, lane);
         else
             finish_rows(w, &place, acc[0], (float *)(shared + staging), row, lane);
@@ -197,12 +204,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (cluster > 1) cluster_barrier();
     wait_for_primary();
     start_dependents();
+    const struct tiles tiles = find_tiles(&w);
     if (warp < 4) {
         TAKE_FEW_REGISTERS();
-        if (warp == 0) copy_tiles(&w, base, rank, cluster);
+        if (warp == 0) copy_tiles(&w, base, tiles, rank, cluster);
     } else {
         TAKE_MANY_REGISTERS();
-        multiply_tiles(&w, base, warp - 4, rank, cluster);
+        multiply_tiles(&w, base, warp - 4, tiles, rank, cluster);
     }
     leave_cluster(cluster);
 }

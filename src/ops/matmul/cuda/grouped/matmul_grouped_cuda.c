@@ -111,6 +111,7 @@ const char *matmul_grouped_cuda_prefer(const struct matmul_problem *p,
     if (p->groups.are_counts) work *= (double)p->num_batches;
     if (matmul_has_packed_rows(p)) rows /= tsri_max(p->num_batches, 1);
     bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
+    if (matmul_grouped_fp8_serves(p, limits)) return "cuda-fp8";
     if ((is_invariant || (work >= LEAST_WORK && rows > FEW_ROWS)) &&
         matmul_grouped_wgmma_serves(p, limits))
         return "cuda-wgmma";
@@ -128,7 +129,8 @@ static struct tsri_cuda_program program_of(tsr_dtype dtype, bool a_is_mn, bool b
 }
 
 bool matmul_grouped_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
-    if (cuda_arch != 90 || index >= 4) return false;
+    if (cuda_arch != 90) return false;
+    if (index >= 4) return matmul_grouped_fp8_kernel(index - 4, program);
     *program = program_of(index & 1 ? TSR_F16 : TSR_BF16, false, index & 2);
     return true;
 }

@@ -14,7 +14,8 @@ DEVICE int tiles_of_warp(const struct matmul_grouped_params *w) {
 DEVICE int staging_of_warp(const struct matmul_grouped_params *w, int warp) {
     return w->stages * STAGE_BYTES + warp * tiles_of_warp(w) * STAGED_BYTES;
 }
-static_assert(3 * STAGE_BYTES + WARPS * 4 * STAGED_BYTES <= FULL_AT, "four tiles a warp do not fit");
+static_assert(3 * STAGE_BYTES + WARPS * 4 * STAGED_BYTES <= FULL_AT,
+              "four tiles a warp do not fit");
 
 // Waits until the copy engine has read all but the last tiles - 1 of this warp's stores.
 DEVICE void wait_for_tile(int tiles) {

@@ -49,8 +49,7 @@ DEVICE void load_stage(const struct matmul_grouped_params *w, const struct place
         const int at[5] = {B_IS_MN ? mn : k, B_IS_MN ? k : mn, A_IS_MN ? of_rows : place->group, 0,
                            0};
         const struct tensor_map *map = matmul_wgmma_is_of_up(is_gated(p), u) ? &w->b_up : &w->b;
-        if (has_b)
-            load_unit(stage + (UNITS_A + u) * UNIT_BYTES, map, &w->cut_b, at, pieces, full);
+        if (has_b) load_unit(stage + (UNITS_A + u) * UNIT_BYTES, map, &w->cut_b, at, pieces, full);
     }
 }
 
@@ -156,7 +155,8 @@ DEVICE void multiply(float acc[EIGHTS][4], struct ring *ring, int stages, unsign
                                  b = wgmma_tile(stage + UNITS_A * UNIT_BYTES, B_SLAB);
         barrier_wait(base + FULL_AT + 8 * ring->stage, ring->parity);
         const int steps = A_IS_MN && block == num_blocks - 1 ? steps_of_block(rest) : MOST_STEPS;
-        if (A_IS_MN && block == num_blocks - 1 && rest % STEP_K != 0) clear_lines(ring->stage, rest);
+        if (A_IS_MN && block == num_blocks - 1 && rest % STEP_K != 0)
+            clear_lines(ring->stage, rest);
         if (A_IS_MN && steps < MOST_STEPS) {
 #pragma unroll 1
             for (int step = 0; step < steps; step++) {
@@ -259,7 +259,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     wait_for_primary();
     start_dependents();
-    const unsigned rows = A_IS_MN ? (unsigned)w.matmul.tiles_m : count_rows(&w.matmul);
+    const unsigned rows =
+        A_IS_MN ? (unsigned)w.matmul.tiles_m : count_rows_of_tiles(&w.matmul, BLOCK_M);
     const unsigned num_tiles =
         rows * (unsigned)w.matmul.tiles_n * (A_IS_MN ? (unsigned)w.matmul.num_batches : 1);
     if (warp < 4) {

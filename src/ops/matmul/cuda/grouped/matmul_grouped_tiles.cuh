@@ -34,18 +34,6 @@ struct place {
     int first_k, size_k;
 };
 
-// The number of rows of tiles of all groups. The whole warp must call it.
-DEVICE unsigned count_rows(const struct matmul_params *p) {
-    unsigned rows = 0;
-#pragma unroll 1
-    for (int group = (int)threadIdx.x % 32; group < (int)p->num_batches; group += 32) {
-        int first, end;
-        group_rows(p, group, &first, &end);
-        rows += (unsigned)(end - first + BLOCK_M - 1) / BLOCK_M;
-    }
-    return __reduce_add_sync(0xffffffff, rows);
-}
-
 // rows: rows of tiles, of all groups or, if they cut k, of one. The whole warp must call it.
 DEVICE struct place find_place(const struct matmul_params *p, unsigned number, unsigned rows) {
     const struct matmul_wgmma_place in_tiles =

@@ -3,7 +3,7 @@
 #ifndef SPEC_MATMUL_GROUPED_H
 #define SPEC_MATMUL_GROUPED_H
 
-#include "specs/spec_matmul.h"
+#include "specs/matmul/spec_matmul.h"
 
 #define GROUPED_PARAMS                                                                             \
     {"rows", "rows of a and c: of all groups; with counts: per group", PARAM_SIZE, 4096, NULL},    \
@@ -38,5 +38,8 @@ void grouped_fill_list(struct rng *rng, const struct op_case *c, int64_t num_row
 // False for any other fill than its own.
 bool grouped_fill_rows(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
                        double *values);
+
+// spec_matmul_grouped_edges.c
+extern const struct edge_case matmul_grouped_forward_edges[];
 
 #endif

@@ -36,8 +36,13 @@ enum {
     GROUPED_ALPHA,
     ROWS_OF_A, // with a_rows, like those of dc with dc_rows
     GROUPED_ACTIVATION,
+    GROUPED_FP8,
+    GROUPED_SCALES,
     ROWS_OF_DC = GROUPED_ACTIVATION
 };
+
+// GROUPED_SCALES: one of a and of b; one of each group's b, beside one of a or of each 128 columns of its rows; of blocks.
+enum { SCALES_OF_TENSORS, SCALES_OF_GROUPS, SCALES_OF_ROWS, SCALES_OF_BLOCKS };
 
 enum {
     OFFSETS,
@@ -48,12 +53,21 @@ enum {
     GROUPED_B_UP,
     GROUPED_BIAS,
     GROUPED_BIAS_UP,
-    GROUPED_C
+    GROUPED_C,
+    GROUPED_A_SCALE,
+    GROUPED_B_SCALE,
+    GROUPED_B_UP_SCALE
 };
 
 enum { DC_ROWS = GROUPED_B, GROUPED_DC, GROUPED_DB };
 
 static inline bool is(const struct op_case *c, int param) { return c->param[param] != 0; }
+
+// The dtypes of a and b, a parameter: the case's, or these; the case's dtype is then c's.
+extern const char *const matmul_fp8_names[];
+tsr_dtype matmul_fp8_dtype(const struct op_case *c, int param, bool is_of_b);
+double matmul_fp8_of(tsr_dtype a, tsr_dtype b);
+void matmul_fill_scale(struct rng *rng, const struct op_case *c, int slot, double *values);
 
 // spec_matmul_bound.c
 void matmul_forward_bound(const struct op_case *c, int slot, double *bound);

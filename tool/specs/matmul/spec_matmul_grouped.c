@@ -3,12 +3,17 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "specs/spec_matmul_grouped.h"
+#include "specs/matmul/spec_matmul_grouped.h"
 #include "system/heap.h"
+
+static const char *const scale_names[] = {"tensors", "groups", "rows", "blocks", NULL};
 
 static const struct param_spec forward_params[] = {
     GROUPED_PARAMS,
     {"activation", "epilogue: the function of a b + bias", PARAM_CHOICE, 0, matmul_activations},
+    {"fp8", "dtypes of a and b; --dtype is then c's", PARAM_CHOICE, 0, matmul_fp8_names},
+    {"scales", "of fp8: of tensors; of each b; of 128 columns of a, and of each b; of blocks",
+     PARAM_CHOICE, 0, scale_names, SOURCE_TENSORS},
     {0},
 };
 
@@ -163,8 +168,25 @@ static const struct slot_spec forward_slots[] = {
     {"bias", SLOT_IN, SLOT_SMALL, true, NULL, false},
     {"bias_up", SLOT_IN, SLOT_SMALL, true, NULL, false},
     {"c", SLOT_INOUT, SLOT_SMALL, false, NULL, false},
+    {"a_scale", SLOT_IN, SLOT_F32, true, NULL, true},
+    {"b_scale", SLOT_IN, SLOT_F32, true, NULL, true},
+    {"b_up_scale", SLOT_IN, SLOT_F32, true, NULL, true},
     {0},
 };
+
+static int shape_of_scale(const struct op_case *c, int slot, int64_t *shape) {
+    const int kind = (int)c->param[GROUPED_SCALES];
+    struct op_case blocks = *c;
+    shape[0] = 1;
+    if (kind == SCALES_OF_TENSORS || (slot == GROUPED_A_SCALE && kind == SCALES_OF_GROUPS))
+        return 1;
+    blocks.param[K] = ceil(c->param[K] / 128);
+    if (slot == GROUPED_A_SCALE) return grouped_shape_of_rows(&blocks, K, A_ROWS, ROWS_OF_A, shape);
+    blocks.param[N] = ceil(c->param[N] / 128);
+    if (kind == SCALES_OF_BLOCKS) return grouped_shape_of_matrices(&blocks, shape);
+    shape[0] = (int64_t)c->param[GROUPS];
+    return 1;
+}
 
 static int forward_shape(const struct op_case *c, int slot, int64_t *shape) {
     switch (slot) {
@@ -179,12 +201,18 @@ static int forward_shape(const struct op_case *c, int slot, int64_t *shape) {
         shape[0] = (int64_t)c->param[GROUPS];
         shape[1] = (int64_t)c->param[N];
         return 2;
-    default: return grouped_shape_of_rows(c, N, COUNTS, ROWS, shape);
+    case GROUPED_C: return grouped_shape_of_rows(c, N, COUNTS, ROWS, shape);
+    default: return shape_of_scale(c, slot, shape);
     }
 }
 
 static tsr_dtype forward_dtype(const struct op_case *c, int slot) {
     if (slot <= A_ROWS) return TSR_I32;
+    if (c->dtype != TSR_F64 && slot >= GROUPED_A_SCALE) return TSR_F32;
+    if (c->dtype != TSR_F64 && is(c, GROUPED_FP8) && slot <= GROUPED_B_UP)
+        return matmul_fp8_dtype(c, GROUPED_FP8, slot != GROUPED_A);
+    if (c->dtype == TSR_E4M3 || c->dtype == TSR_E5M2) // apply
+        return slot <= GROUPED_B_UP ? c->dtype : TSR_F32;
     if (slot == GROUPED_C && is(c, GROUPED_ACCUMULATE))
         return c->dtype == TSR_F64 ? TSR_F64 : TSR_F32;
     return slot >= GROUPED_BIAS ? c->small_dtype : c->dtype;
@@ -194,25 +222,30 @@ static bool forward_infer(struct op_case *c) {
     const tsr_tensor *b = &c->tensor[GROUPED_B];
     if (b->ndim != 3) return false;
     c->param[N] = (double)b->shape[is(c, GROUPED_TRANSPOSE_B) ? 1 : 2];
+    c->param[GROUPED_FP8] = matmul_fp8_of(c->tensor[GROUPED_A].dtype, b->dtype);
+    const bool has_rows = c->is_present[GROUPED_A_SCALE] && c->tensor[GROUPED_A_SCALE].ndim > 1;
+    const tsr_tensor *scale = &c->tensor[GROUPED_B_SCALE];
+    c->param[GROUPED_SCALES] = !c->is_present[GROUPED_B_SCALE] ? SCALES_OF_TENSORS
+                               : scale->ndim > 1               ? SCALES_OF_BLOCKS
+                               : has_rows                      ? SCALES_OF_ROWS
+                               : scale->shape[0] != 1          ? SCALES_OF_GROUPS
+                                                               : SCALES_OF_TENSORS;
     return grouped_infer_rows(c);
 }
 
 static tsr_status forward_call(tsr_context *ctx, const struct op_case *c, const char *variant,
                                void *workspace, size_t given_bytes, size_t *workspace_bytes) {
-    tsr_matmul_grouped_forward_args args =
-        TSR_MATMUL_GROUPED_FORWARD_ARGS(.flags = c->flags, .variant = variant,
-                                        .workspace = workspace, .workspace_bytes = given_bytes,
-                                        .a = c->tensor[GROUPED_A], .b = c->tensor[GROUPED_B],
-                                        .b_up = c->tensor[GROUPED_B_UP],
-                                        .bias = c->tensor[GROUPED_BIAS],
-                                        .bias_up = c->tensor[GROUPED_BIAS_UP],
-                                        .offsets = c->tensor[OFFSETS], .counts = c->tensor[COUNTS],
-                                        .c = c->tensor[GROUPED_C],
-                                        .transpose_b = is(c, GROUPED_TRANSPOSE_B),
-                                        .activation = (tsr_activation)c->param[GROUPED_ACTIVATION],
-                                        .accumulate = is(c, GROUPED_ACCUMULATE),
-                                        .alpha = (float)c->param[GROUPED_ALPHA], .has_alpha = 1,
-                                        .a_rows = c->tensor[A_ROWS]);
+    tsr_matmul_grouped_forward_args args = TSR_MATMUL_GROUPED_FORWARD_ARGS(
+            .flags = c->flags, .variant = variant, .workspace = workspace,
+            .workspace_bytes = given_bytes, .a = c->tensor[GROUPED_A], .b = c->tensor[GROUPED_B],
+            .b_up = c->tensor[GROUPED_B_UP], .bias = c->tensor[GROUPED_BIAS],
+            .bias_up = c->tensor[GROUPED_BIAS_UP], .offsets = c->tensor[OFFSETS],
+            .counts = c->tensor[COUNTS], .c = c->tensor[GROUPED_C],
+            .transpose_b = is(c, GROUPED_TRANSPOSE_B),
+            .activation = (tsr_activation)c->param[GROUPED_ACTIVATION],
+            .accumulate = is(c, GROUPED_ACCUMULATE), .alpha = (float)c->param[GROUPED_ALPHA],
+            .has_alpha = 1, .a_rows = c->tensor[A_ROWS], .a_scale = c->tensor[GROUPED_A_SCALE],
+            .b_scale = c->tensor[GROUPED_B_SCALE], .b_up_scale = c->tensor[GROUPED_B_UP_SCALE]);
     return workspace_bytes != NULL ? tsr_matmul_grouped_forward_prepare(ctx, &args, workspace_bytes)
                                    : tsr_matmul_grouped_forward(ctx, &args);
 }
@@ -230,6 +263,19 @@ static void forward_randomize(struct rng *rng, struct op_case *c) {
         c->param[GROUPED_ACTIVATION] = TSR_ACTIVATION_SWIGLU_CLAMPED;
     c->is_present[GROUPED_BIAS] = rng_chance(rng, 0.3);
     c->is_present[GROUPED_BIAS_UP] = c->is_present[GROUPED_B_UP] && rng_chance(rng, 0.4);
+    c->param[GROUPED_FP8] = rng_chance(rng, 0.6) ? 0 : (double)rng_int(rng, 1, 4);
+    if (!is(c, GROUPED_FP8)) return;
+    c->is_present[A_ROWS] = false;
+    c->param[ROWS_OF_A] = 0;
+    if (rng_chance(rng, 0.7)) { // as Hopper's tensor cores need
+        c->param[GROUPED_FP8] = c->param[GROUPED_TRANSPOSE_B] = 1;
+        c->param[K] = 16 * ceil(c->param[K] / 16);
+    }
+    c->param[GROUPED_SCALES] = (double)rng_int(rng, SCALES_OF_TENSORS, SCALES_OF_BLOCKS);
+    const bool is_scaled = is(c, GROUPED_SCALES) || rng_chance(rng, 0.7);
+    c->is_present[GROUPED_A_SCALE] = c->is_present[GROUPED_B_SCALE] = is_scaled;
+    c->is_present[GROUPED_B_UP_SCALE] = is_scaled && c->is_present[GROUPED_B_UP];
+    if (!is(c, GROUPED_SCALES) && rng_chance(rng, 0.2)) c->is_present[GROUPED_A_SCALE] = false;
 }
 
 // c before the call is NaN in elements that the call overwrites; this must not matter.
@@ -248,111 +294,16 @@ static bool forward_fill(struct rng *rng, const struct op_case *c, int slot, enu
         grouped_fill_list(rng, c, (int64_t)c->param[ROWS_OF_A], values);
         return true;
     }
+    if (slot >= GROUPED_A_SCALE) {
+        matmul_fill_scale(rng, c, slot, values);
+        if (slot == GROUPED_A_SCALE && c->tensor[slot].ndim > 1)
+            grouped_spoil_rows(c, slot, A_ROWS, values);
+        return true;
+    }
     bool is_done = grouped_fill_rows(rng, c, slot, fill, values);
     if (is_done && slot == GROUPED_A) grouped_spoil_rows(c, slot, A_ROWS, values);
     return is_done;
 }
-
-static const struct edge_case forward_edges[] = {
-    {"no rows", "rows=0 n=5 k=7 groups=3 +offsets", FILL_NORMAL, LAYOUT_RANDOM},
-    {"no groups", "rows=9 n=5 k=7 groups=0 ragged=1 +offsets", FILL_NORMAL, LAYOUT_RANDOM},
-    {"no groups, counts", "rows=9 n=5 k=7 groups=0 +counts", FILL_NORMAL, LAYOUT_RANDOM},
-    {"no columns", "rows=9 n=0 k=7 groups=3 +offsets +bias", FILL_NORMAL, LAYOUT_RANDOM},
-    {"k = 0", "rows=9 n=70 k=0 groups=3 ragged=1 +offsets +bias", FILL_NORMAL, LAYOUT_RANDOM},
-    {"k = 0, accumulate", "rows=9 n=7 k=0 groups=3 accumulate=1 +offsets", FILL_NORMAL,
-     LAYOUT_RANDOM},
-    {"k = 1", "rows=39 n=70 k=1 groups=3 ragged=1 +offsets", FILL_NORMAL, LAYOUT_RANDOM},
-    {"one element", "rows=1 n=1 k=1 groups=1 +offsets", FILL_NORMAL, LAYOUT_RANDOM},
-    {"all groups empty", "rows=40 n=33 k=50 groups=5 ragged=1 +offsets", FILL_ZERO, LAYOUT_RANDOM},
-    {"all counts 0", "rows=40 n=33 k=50 groups=5 ragged=1 +counts", FILL_ZERO, LAYOUT_RANDOM},
-    {"one group has everything", "rows=300 n=40 k=30 groups=5 ragged=1 +offsets", FILL_SPECIAL,
-     LAYOUT_RANDOM},
-    {"one count is everything", "rows=300 n=40 k=30 groups=3 ragged=1 +counts", FILL_SPECIAL,
-     LAYOUT_RANDOM},
-    {"one group", "rows=131 n=70 k=40 groups=1 +offsets", FILL_NORMAL, LAYOUT_RANDOM},
-    {"a row each", "rows=70 n=33 k=65 groups=70 +offsets", FILL_NORMAL, LAYOUT_RANDOM},
-    {"more groups than rows", "rows=7 n=33 k=65 groups=100 ragged=1 +offsets", FILL_NORMAL,
-     LAYOUT_RANDOM},
-    {"1,100 groups", "rows=900 n=9 k=16 groups=1100 ragged=1 +offsets", FILL_NORMAL, LAYOUT_RANDOM},
-    {"300 groups, counts", "rows=3 n=9 k=16 groups=300 ragged=1 +counts +bias", FILL_NORMAL,
-     LAYOUT_RANDOM},
-    {"weights (n, k)", "rows=297 n=70 k=40 groups=4 ragged=1 transpose_b=1 +offsets", FILL_NORMAL,
-     LAYOUT_RANDOM},
-    {"multiples of 8", "rows=600 n=136 k=72 groups=3 ragged=1 +offsets", FILL_NORMAL,
-     LAYOUT_CONTIGUOUS},
-    {"multiples of 8, weights (n, k), bias",
-     "rows=600 n=136 k=72 groups=3 ragged=1 transpose_b=1 +offsets +bias", FILL_NORMAL,
-     LAYOUT_CONTIGUOUS},
-    {"multiples of 8, counts", "rows=200 n=136 k=72 groups=3 ragged=1 +counts", FILL_NORMAL,
-     LAYOUT_CONTIGUOUS},
-    {"two blocks of k", "rows=150 n=35 k=515 groups=3 ragged=1 +offsets", FILL_NORMAL,
-     LAYOUT_RANDOM},
-    {"deep", "rows=20 n=9 k=8264 groups=2 ragged=1 +offsets", FILL_SHIFTED, LAYOUT_RANDOM},
-    {"gated", "rows=99 n=70 k=129 groups=3 ragged=1 activation=silu +offsets +b_up +bias",
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"gated, multiples of 8", "rows=399 n=72 k=64 groups=3 ragged=1 activation=gelu +offsets +b_up",
-     FILL_NORMAL, LAYOUT_CONTIGUOUS},
-    {"gated, counts", "rows=40 n=70 k=29 groups=4 ragged=1 activation=silu +counts +b_up +bias",
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"relu2", "rows=99 n=72 k=64 groups=3 ragged=1 activation=relu2 +offsets +bias", FILL_NORMAL,
-     LAYOUT_CONTIGUOUS},
-    {"gpt-oss",
-     "rows=99 n=72 k=64 groups=3 ragged=1 activation=swiglu_clamped +offsets +b_up +bias "
-     "+bias_up",
-     FILL_NORMAL, LAYOUT_CONTIGUOUS},
-    {"accumulate", "rows=99 n=70 k=129 groups=3 ragged=1 accumulate=1 +offsets", FILL_NORMAL,
-     LAYOUT_RANDOM},
-    {"alpha = 0", "rows=9 n=70 k=30 groups=2 alpha=0 +offsets +bias", FILL_NORMAL, LAYOUT_RANDOM},
-    {"large values", "rows=20 n=70 k=60 groups=3 ragged=1 +offsets", FILL_LARGE, LAYOUT_RANDOM},
-    {"NaN in some rows", "rows=40 n=33 k=50 groups=3 ragged=1 +offsets", FILL_NAN, LAYOUT_RANDOM},
-    {"infinities", "rows=40 n=33 k=5 groups=3 ragged=1 +counts", FILL_INFINITE, LAYOUT_RANDOM},
-    {"beyond 2^31 elements", "rows=5 n=17 k=3 groups=2 +offsets", FILL_NORMAL, LAYOUT_FAR},
-    {"beyond 2^31 elements, tiles", "rows=90 n=136 k=72 groups=3 ragged=1 +offsets", FILL_NORMAL,
-     LAYOUT_FAR},
-    {"beyond 2^31 elements, counts", "rows=3 n=17 k=3 groups=3 +counts", FILL_NORMAL, LAYOUT_FAR},
-    {"one row of a for all", "rows=17 n=33 k=20 groups=3 +offsets", FILL_NORMAL, LAYOUT_REPEATED},
-    {"a list", "rows=297 rows_of_a=130 n=70 k=40 groups=4 ragged=1 +offsets +a_rows", FILL_NORMAL,
-     LAYOUT_RANDOM},
-    {"a list of one row", "rows=90 rows_of_a=1 n=33 k=50 groups=3 ragged=1 +offsets +a_rows",
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"a list, more rows than it names", "rows=20 rows_of_a=900 n=40 k=24 groups=3 +offsets +a_rows",
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"a list, one row in all", "rows=1 rows_of_a=5 n=40 k=24 groups=1 +offsets +a_rows",
-     FILL_NORMAL, LAYOUT_CONTIGUOUS},
-    {"an empty list", "rows=0 rows_of_a=5 n=40 k=24 groups=3 +offsets +a_rows", FILL_NORMAL,
-     LAYOUT_RANDOM},
-    {"a list of nothing", "rows=40 rows_of_a=0 n=33 k=50 groups=5 ragged=1 +offsets +a_rows",
-     FILL_ZERO, LAYOUT_RANDOM},
-    {"a list, no groups", "rows=9 rows_of_a=4 n=5 k=7 groups=0 ragged=1 +offsets +a_rows",
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"a list, k = 0", "rows=9 rows_of_a=4 n=5 k=0 groups=3 +offsets +a_rows +bias", FILL_NORMAL,
-     LAYOUT_RANDOM},
-    {"a list, one group has everything",
-     "rows=700 rows_of_a=99 n=40 k=30 groups=5 ragged=1 +offsets +a_rows", FILL_SPECIAL,
-     LAYOUT_RANDOM},
-    {"a list, few rows each", "rows=60 rows_of_a=30 n=70 k=600 groups=20 +offsets +a_rows",
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"a list, few rows each, weights (n, k)",
-     "rows=60 rows_of_a=30 n=70 k=600 groups=20 transpose_b=1 +offsets +a_rows", FILL_NORMAL,
-     LAYOUT_CONTIGUOUS},
-    {"a list, multiples of 8",
-     "rows=600 rows_of_a=300 n=136 k=72 groups=3 ragged=1 transpose_b=1 +offsets +a_rows +bias",
-     FILL_NORMAL, LAYOUT_CONTIGUOUS},
-    {"a list, gated",
-     "rows=399 rows_of_a=200 n=72 k=64 groups=3 ragged=1 activation=silu +offsets +b_up +a_rows",
-     FILL_NORMAL, LAYOUT_CONTIGUOUS},
-    {"a list, accumulate",
-     "rows=99 rows_of_a=70 n=70 k=129 groups=3 ragged=1 accumulate=1 alpha=2 +offsets +a_rows",
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"a list, two blocks of k",
-     "rows=150 rows_of_a=60 n=35 k=515 groups=3 ragged=1 +offsets +a_rows", FILL_NORMAL,
-     LAYOUT_RANDOM},
-    {"a list, NaN in some rows",
-     "rows=40 rows_of_a=60 n=33 k=50 groups=3 ragged=1 +offsets +a_rows", FILL_NAN, LAYOUT_RANDOM},
-    {"a list, beyond 2^31 elements",
-     "rows=90 rows_of_a=50 n=136 k=72 groups=3 ragged=1 +offsets +a_rows", FILL_NORMAL, LAYOUT_FAR},
-    {0},
-};
 
 static const char *const forward_standard[] = {
     "rows=2048 n=1024 k=512 groups=8", "rows=2048 n=1024 k=512 groups=64 transpose_b=1", NULL};
@@ -372,7 +323,7 @@ const struct op_spec matmul_grouped_forward_spec = {
     .randomize = forward_randomize,
     .fill = forward_fill,
     .bound = matmul_grouped_forward_bound,
-    .edges = forward_edges,
+    .edges = matmul_grouped_forward_edges,
     .standard = forward_standard,
     .baseline = "naive",
 };

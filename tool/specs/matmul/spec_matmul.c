@@ -3,15 +3,29 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "specs/spec_matmul.h"
+#include "specs/matmul/spec_matmul.h"
 
-// The dtypes of a and b: the case's, or one of these; the case's dtype is then c's.
-static const char *const fp8_names[] = {"none", "e4m3", "e5m2", "e4m3_e5m2", "e5m2_e4m3", NULL};
+const char *const matmul_fp8_names[] = {"none", "e4m3", "e5m2", "e4m3_e5m2", "e5m2_e4m3", NULL};
 static const tsr_dtype fp8_dtypes[][2] = {{TSR_DTYPE_NONE, TSR_DTYPE_NONE},
                                           {TSR_E4M3, TSR_E4M3},
                                           {TSR_E5M2, TSR_E5M2},
                                           {TSR_E4M3, TSR_E5M2},
                                           {TSR_E5M2, TSR_E4M3}};
+
+tsr_dtype matmul_fp8_dtype(const struct op_case *c, int param, bool is_of_b) {
+    return fp8_dtypes[(int)c->param[param]][is_of_b];
+}
+
+double matmul_fp8_of(tsr_dtype a, tsr_dtype b) {
+    for (int i = 1; matmul_fp8_names[i] != NULL; i++)
+        if (a == fp8_dtypes[i][0] && b == fp8_dtypes[i][1]) return i;
+    return 0;
+}
+
+void matmul_fill_scale(struct rng *rng, const struct op_case *c, int slot, double *values) {
+    for (int64_t i = 0; i < case_numel(c, slot); i++)
+        values[i] = ldexp(1 + rng_uniform(rng), (int)rng_int(rng, -8, 4));
+}
 
 static const char *const math_names[] = {"default", "split", "tf32", NULL}; // tsr_matmul_math
 
@@ -33,7 +47,7 @@ static const struct param_spec forward_params[] = {
     SIZE_PARAMS,
     {"accumulate", "add to c, which is f32", PARAM_FLAG, 0, NULL},
     {"alpha", "factor of the product", PARAM_REAL, 1, NULL, PARAM_FLOAT},
-    {"fp8", "dtypes of a and b; --dtype is then c's", PARAM_CHOICE, 0, fp8_names},
+    {"fp8", "dtypes of a and b; --dtype is then c's", PARAM_CHOICE, 0, matmul_fp8_names},
     {"block_scales", "scales for 1 x 128 of a, 128 x 128 of b", PARAM_FLAG, 0, NULL,
      SOURCE_TENSORS},
     {"fast_accumulate", "leave sums of fp8 to tensor cores", PARAM_FLAG, 0, NULL},
@@ -82,10 +96,7 @@ static bool infer(struct op_case *c) {
 
 static bool infer_forward(struct op_case *c) {
     c->param[BLOCK_SCALES] = c->is_present[A_SCALE] && c->tensor[A_SCALE].ndim > 1;
-    c->param[FP8] = 0;
-    for (int i = 1; fp8_names[i] != NULL; i++)
-        if (c->tensor[A].dtype == fp8_dtypes[i][0] && c->tensor[B].dtype == fp8_dtypes[i][1])
-            c->param[FP8] = i;
+    c->param[FP8] = matmul_fp8_of(c->tensor[A].dtype, c->tensor[B].dtype);
     return infer(c);
 }
 
@@ -144,7 +155,7 @@ static tsr_dtype forward_dtype(const struct op_case *c, int slot) {
     bool is_small = slot >= BIAS;
     if (c->dtype == TSR_F64) return TSR_F64;
     if (slot >= A_SCALE) return TSR_F32;
-    if (is(c, FP8) && !is_small) return fp8_dtypes[(int)c->param[FP8]][slot != A];
+    if (is(c, FP8) && !is_small) return matmul_fp8_dtype(c, FP8, slot != A);
     if (c->dtype == TSR_E4M3 || c->dtype == TSR_E5M2) return is_small ? TSR_F32 : c->dtype; // apply
     if (slot == C && is(c, ACCUMULATE)) return TSR_F32;
     return is_small ? c->small_dtype : c->dtype;
@@ -211,9 +222,7 @@ static bool forward_fill(struct rng *rng, const struct op_case *c, int slot, enu
                          double *values) {
     int64_t numel = case_numel(c, slot);
     if (slot >= A_SCALE) {
-        for (int64_t i = 0; i < numel; i++)
-            values[i] = 1 + rng_uniform(rng),
-            values[i] = ldexp(values[i], (int)rng_int(rng, -8, 4));
+        matmul_fill_scale(rng, c, slot, values);
         return true;
     }
     if (fill == FILL_SPECIAL && slot <= B_UP) {

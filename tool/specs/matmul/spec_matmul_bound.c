@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "specs/spec_matmul.h"
+#include "specs/matmul/spec_matmul.h"
 #include "system/heap.h"
 
 static const double u32 = 0x1p-24;   // unit roundoff of fp32
@@ -74,6 +74,7 @@ struct element {
     double alpha, bias, bias_up, residual, y;
     tsr_activation activation;
     bool is_accumulating, is_fp8, is_fast;
+    bool has_blocks; // of fp8: sums leave the unit after 128 of k
     tsr_matmul_math math;
     double tail_loss, sum_loss;
     struct scales a_scale, b_scale, up_scale;
@@ -88,7 +89,6 @@ static struct dot dot(const struct op_case *c, const struct element *e, const do
                       const struct scales *b_scale) {
     struct dot d = {0};
     struct cut cut = {{0}, 0, 0};
-    const bool has_blocks = e->a_scale.step != 0 || b_scale->step != 0;
     double lost = 0;
     int64_t k = e->k;
     for (int64_t p = 0; p < k; p++) {
@@ -104,7 +104,7 @@ static struct dot dot(const struct op_case *c, const struct element *e, const do
         if (p % 128 == 127 || p == k - 1) {
             d.error += fabs(factor) * cut.lost;
             cut.lost = 0;
-            if (!e->is_fast && (has_blocks || p % 256 == 255)) cut.sum = 0;
+            if (!e->is_fast && (e->has_blocks || p % 256 == 255)) cut.sum = 0;
         }
     }
     d.error += (8 + 4 * sqrt((double)k)) * u32 * d.magnitude + e->sum_loss * fabs(d.sum);
@@ -175,6 +175,7 @@ void matmul_forward_bound(const struct op_case *c, int slot, double *bound) {
                         .is_accumulating = is(c, ACCUMULATE),
                         .is_fp8 = is(c, FP8),
                         .is_fast = is(c, FAST_ACCUMULATE) && !is(c, BLOCK_SCALES),
+                        .has_blocks = is(c, BLOCK_SCALES),
                         .math = (tsr_matmul_math)(c->dtype == TSR_F32 ? c->param[MATH] : 0)};
     for (int64_t x = 0; x < (int64_t)c->param[BATCH]; x++)
         for (int64_t i = 0; i < m; i++)
@@ -208,6 +209,42 @@ int64_t matmul_grouped_row(const struct op_case *c, int list, int64_t i) {
     return c->is_present[list] ? ((const int32_t *)c->tensor[list].data)[i] : i;
 }
 
+// The scales of a grouped product, and where an element's begin.
+struct grouped_scales {
+    const double *a, *b, *up;
+    struct strides of_a, of_b;
+    bool has_blocks; // kernels sum 128 of k before they multiply with a scale
+};
+
+static struct grouped_scales grouped_scales(const struct op_case *c) {
+    const int64_t of_k = ((int64_t)c->param[K] + 127) / 128,
+                  of_n = ((int64_t)c->param[N] + 127) / 128;
+    const int kind = (int)c->param[GROUPED_SCALES];
+    struct grouped_scales s = {case_values(c, "a_scale"),
+                               case_values(c, "b_scale"),
+                               case_values(c, "b_up_scale"),
+                               {0},
+                               {0},
+                               kind != SCALES_OF_TENSORS};
+    if (kind == SCALES_OF_ROWS || kind == SCALES_OF_BLOCKS)
+        s.of_a = strides_of((int64_t)c->param[ROWS], of_k, false, false);
+    if (kind == SCALES_OF_BLOCKS)
+        s.of_b = strides_of(of_k, of_n, is(c, GROUPED_TRANSPOSE_B), false);
+    else if (s.has_blocks)
+        s.of_b.batch = 1;
+    return s;
+}
+
+// Element (i, j) of c, in group g; i counts through all groups.
+static void scales_of_element(struct element *e, const struct grouped_scales *s, int64_t g,
+                              int64_t i, int64_t j) {
+    const int64_t block = g * s->of_b.batch + j / 128 * s->of_b.col;
+    e->a_scale = scales_at(s->a, i * s->of_a.row, s->of_a.col);
+    e->b_scale = scales_at(s->b, block, s->of_b.row);
+    e->up_scale = scales_at(s->up, block, s->of_b.row);
+    e->has_blocks = s->has_blocks;
+}
+
 // Rows that belong to no group stay unchanged: their bound is 0.
 void matmul_grouped_forward_bound(const struct op_case *c, int slot, double *bound) {
     int64_t n = (int64_t)c->param[N], k = (int64_t)c->param[K], first, end;
@@ -221,7 +258,10 @@ void matmul_grouped_forward_bound(const struct op_case *c, int slot, double *bou
                         .alpha = c->param[GROUPED_ALPHA],
                         .activation = (tsr_activation)c->param[GROUPED_ACTIVATION],
                         .tail_loss = tail_loss(c, slot, GROUPED_ACTIVATION),
-                        .is_accumulating = is(c, GROUPED_ACCUMULATE)};
+                        .sum_loss = long_sum_loss(c, slot, k),
+                        .is_accumulating = is(c, GROUPED_ACCUMULATE),
+                        .is_fp8 = is(c, GROUPED_FP8)};
+    const struct grouped_scales scales = grouped_scales(c);
     for (int64_t i = 0; i < case_numel(c, slot); i++) bound[i] = 0;
     for (int64_t g = 0; g < (int64_t)c->param[GROUPS]; g++) {
         matmul_grouped_rows(c, g, &first, &end);
@@ -231,6 +271,7 @@ void matmul_grouped_forward_bound(const struct op_case *c, int slot, double *bou
                 e.a = a + matmul_grouped_row(c, A_ROWS, i) * k;
                 e.b = b + col;
                 e.up = up != NULL ? up + col : NULL;
+                scales_of_element(&e, &scales, g, i, j);
                 e.bias = bias != NULL ? bias[g * n + j] : 0;
                 e.bias_up = bias_up != NULL ? bias_up[g * n + j] : 0;
                 e.y = y[i * n + j];
@@ -248,7 +289,6 @@ static void take_column(const struct op_case *c, int slot, int list, int64_t col
 }
 
 void matmul_grouped_backward_bound(const struct op_case *c, int slot, double *bound) {
-    (void)slot;
     int64_t n = (int64_t)c->param[N], k = (int64_t)c->param[K], first, end;
     struct strides s = strides_of(k, n, is(c, GROUPED_TRANSPOSE_B), false);
     const double *db = c->tensor[GROUPED_DB].data;
@@ -261,6 +301,7 @@ void matmul_grouped_backward_bound(const struct op_case *c, int slot, double *bo
     for (int64_t g = 0; g < (int64_t)c->param[GROUPS]; g++) {
         matmul_grouped_rows(c, g, &first, &end);
         e.k = end - first;
+        e.sum_loss = long_sum_loss(c, slot, e.k);
         for (int64_t j = 0; j < n; j++)
             take_column(c, GROUPED_DC, DC_ROWS, n, j, first, end, of_dc + j * e.k);
         for (int64_t i = 0; i < k; i++) {

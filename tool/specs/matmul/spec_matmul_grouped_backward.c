@@ -2,7 +2,7 @@
 // Grouped matmul's gradient of b.
 #include <math.h>
 
-#include "specs/spec_matmul_grouped.h"
+#include "specs/matmul/spec_matmul_grouped.h"
 
 static const struct param_spec backward_params[] = {
     GROUPED_PARAMS,

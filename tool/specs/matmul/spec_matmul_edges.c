@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Edge cases of matmul's forward pass.
-#include "specs/spec_matmul.h"
+#include "specs/matmul/spec_matmul.h"
 
 const struct edge_case matmul_forward_edges[] = {
     {"no rows", "m=0 n=5 k=7", FILL_NORMAL, LAYOUT_RANDOM},
