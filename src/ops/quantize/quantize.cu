@@ -4,7 +4,7 @@
 // and each stores its 8 bytes of y (4 of f32). The blocks of a thread block are neighbours. If rows are not aligned, neighbouring
 // lanes have neighbouring columns, and every element moves alone.
 // Floor: x and up read once, y and y_scale written once: 3.03 bytes an element of bf16, 5.03 with a gate.
-// Limit: memory; the second floor is instruction issue, with smooth activations about 20 instructions an element.
+// Limit: memory; the second floor is instruction issue.
 // Figures: docs/kernels/quantize.md.
 // The host defines
 //     DTYPE: the dtype of x and up
@@ -59,7 +59,7 @@ DEVICE void find_units(struct unit units[AT_ONCE], const struct quantize_params 
     }
 }
 
-// The lane's first column of a unit, and the distance to its next one.
+// The lane's first column of a unit.
 DEVICE long long first_col(const struct quantize_params *p, const struct unit *unit) {
     return unit->block * QUANTIZE_BLOCK + (p->is_aligned ? LANE * GROUP : LANE);
 }
