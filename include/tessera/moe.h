@@ -68,8 +68,9 @@ extern "C" {
 //           ceil(hidden / 128)) and, for w_down, (E, ceil(hidden / 128), ceil(intermediate / 128)), as the checkpoints of
 //           DeepSeek-V3 have them. The rows of x, or those times their weights, and a are then rounded to e4m3 with a scale for
 //           each 128 columns, as tsr_quantize does it, and multiplied in fp8. The shared expert has x's dtype.
-// Dtypes    x, y, residual, preact and all w_ alike: f32, bf16, f16; w_ see fp8. Biases: that one or f32, each for itself. router: x's
-//           or f32. logits, topk_weights, correction_bias, losses f32. f64 throughout on "reference"; ids and counts int32.
+// Dtypes    x, y, residual, preact and all w_ alike: f32, bf16, f16; w_ see fp8. Biases: that one or f32, each for itself.
+//           router: x's or f32. logits, topk_weights, correction_bias, losses f32. f64 throughout on "reference"; ids and
+//           counts int32.
 // Aliasing  y may be residual itself; outputs overlap nothing else.
 // Workspace one block for the whole layer; on CUDA no synchronisation with the host, so a call can be captured.
 // Numerics  those of the parts in turn: tsr_matmul_forward, tsr_moe_route_forward, tsr_moe_permute,

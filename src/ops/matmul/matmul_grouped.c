@@ -10,7 +10,7 @@
 
 // ---- Variants ---------------------------------------------------------------------------------
 // To add one: a row here with its supports, plan and run. verify, bench and the tests find it. Both passes have the
-// same variants.
+// same variants, but for the last one.
 
 static const struct tsri_variant variants[] = {
     {"tiled",
@@ -27,21 +27,22 @@ static const struct tsri_variant variants[] = {
     {"cuda-wgmma", "16-bit tiles by the copy engine and wgmma, on Hopper", TSR_VARIANT_CUDA,
      matmul_grouped_wgmma_serves, matmul_grouped_plan_wgmma, matmul_grouped_wgmma_run,
      matmul_grouped_wgmma_prepare},
-    {"cuda-fp8", "tiles of e4m3 by the copy engine and wgmma, on Hopper", TSR_VARIANT_CUDA,
-     matmul_grouped_fp8_serves, matmul_grouped_plan_fp8, matmul_grouped_fp8_run,
-     matmul_grouped_fp8_prepare},
     {"cuda-fma", "tiles by fp32 multiply-adds, any dtype and layout", TSR_VARIANT_CUDA,
      matmul_grouped_fma_serves, matmul_cuda_plan_fma, matmul_cuda_fma_run, matmul_cuda_fma_prepare},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, matmul_grouped_reference_run},
+    {"cuda-fp8", "tiles of e4m3 by the copy engine and wgmma, on Hopper", TSR_VARIANT_CUDA,
+     matmul_grouped_fp8_serves, matmul_grouped_plan_fp8, matmul_grouped_fp8_run,
+     matmul_grouped_fp8_prepare},
 };
+enum { OF_FORWARD = TSRI_COUNT(variants), OF_BACKWARD = OF_FORWARD - 1 };
 
 // matmul lists the kernels that serve this operation too.
 const struct tsri_op tsri_matmul_grouped_forward_op = {
-    "matmul_grouped_forward",      variants, TSRI_COUNT(variants), matmul_grouped_prefer,
+    "matmul_grouped_forward",      variants, OF_FORWARD, matmul_grouped_prefer,
     matmul_grouped_forward_kernel, NULL};
 const struct tsri_op tsri_matmul_grouped_backward_op = {
-    "matmul_grouped_backward",      variants, TSRI_COUNT(variants), matmul_grouped_prefer,
+    "matmul_grouped_backward",      variants, OF_BACKWARD, matmul_grouped_prefer,
     matmul_grouped_backward_kernel, NULL};
 
 // ---- Checks -----------------------------------------------------------------------------------
@@ -200,6 +201,7 @@ static tsr_status check_scale_of_b(const char *op, const char *field, tsr_tensor
     const bool is_of_groups = tsri_is_present(t) && t->ndim == 1 && t->shape[0] != 1;
     if (is_of_groups) {
         TSRI_TRY(tsri_check_vector(op, field, t, TSRI_IN, p->num_batches));
+        if (p->num_batches == 0) return TSR_OK;
         first.shape[0] = 1;
     } else if (matmul_is_of_blocks(t)) {
         TSRI_TRY(check_rank(op, field, t, 3));
