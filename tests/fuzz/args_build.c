@@ -67,19 +67,33 @@ static void lay_out(tsr_tensor *t, const int order[TSR_MAX_DIMS], int64_t pad) {
     }
 }
 
+// The dtypes of a call's tensors.
+struct types {
+    tsr_dtype main;
+    bool is_fp8, is_weight_f32;
+};
+
+static struct types types_of(const struct args_op *op, tsr_dtype main, bool is_weight_f32) {
+    struct types types = {main, main == TSR_E4M3, is_weight_f32};
+    for (const struct args_field *field = op->fields; field->name != NULL; field++)
+        if (field->type == 'e' && types.is_fp8) types.main = TSR_BF16;
+    return types;
+}
+
 static tsr_tensor plain_tensor(const struct args_field *field, int form, const struct sizes *sizes,
-                               tsr_dtype type, bool is_weight_f32) {
+                               const struct types *types) {
     static const int order[TSR_MAX_DIMS] = {0, 1, 2, 3, 4};
     tsr_tensor t = {0};
     const char *letter;
     int ndim = find_form(field->form, form, &letter);
-    if (ndim == 0 || (field->type == 'q' && type != TSR_E4M3)) return t;
-    t.dtype = field->type == 'i'                      ? TSR_I32
-              : field->type == 'q'                    ? TSR_F32
-              : field->type == '8'                    ? TSR_E4M3
-              : field->type == 's' && type != TSR_F64 ? TSR_F32
-              : field->type == 'w' && is_weight_f32   ? TSR_F32
-                                                      : type;
+    if (ndim == 0 || (field->type == 'q' && !types->is_fp8)) return t;
+    t.dtype = field->type == 'i'                             ? TSR_I32
+              : field->type == 'q'                           ? TSR_F32
+              : field->type == '8'                           ? TSR_E4M3
+              : field->type == 'e' && types->is_fp8          ? TSR_E4M3
+              : field->type == 's' && types->main != TSR_F64 ? TSR_F32
+              : field->type == 'w' && types->is_weight_f32   ? TSR_F32
+                                                             : types->main;
     t.ndim = ndim;
     for (int i = 0; i < ndim; i++) t.shape[i] = sizes->of[(int)letter[i]];
     lay_out(&t, order, 0);
@@ -257,8 +271,7 @@ void args_build(struct args_case *c, const uint8_t *data, size_t bytes) {
     form %= ARGS_FORMS;
     static const tsr_dtype types[] = {TSR_F32,  TSR_BF16, TSR_F16, TSR_F64,
                                       TSR_E4M3, TSR_F32,  TSR_I32, TSR_BF16};
-    tsr_dtype type = types[type_byte % 8];
-    bool is_weight_f32 = type_byte & 8;
+    const struct types of_call = types_of(c->op, types[type_byte % 8], type_byte & 8);
 
     struct head head = {.variant = choose_variant(in, c)};
     uint8_t options = fuzz_byte(in);
@@ -282,7 +295,7 @@ void args_build(struct args_case *c, const uint8_t *data, size_t bytes) {
             set_number(in, field, &sizes, plain);
             continue;
         }
-        tsr_tensor t = plain_tensor(field, form, &sizes, type, is_weight_f32);
+        tsr_tensor t = plain_tensor(field, form, &sizes, &of_call);
         fuzz_require(c->num_tensors < ARGS_MAX_TENSORS);
         t = choose_tensor(in, t, built, c->num_tensors, &used);
         if (field->type == 'i') fill_indices(&t, contents / 4 % 8, in);

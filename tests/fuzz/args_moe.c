@@ -6,7 +6,8 @@
 #define MOE_INPUTS                                                                                 \
     IN(x, "qc", 'x'), IN(router, "vc|||vc", 'w'), IN_OPTIONAL(logits_bias, "v|||v", 'w'),          \
         IN(logits, "|qv||", 's')
-#define MOE_WEIGHTS IN(w_gate, "vnc||vnc|", 'x'), IN(w_up, "vnc", 'x'), IN(w_down, "vcn", 'x')
+#define MOE_WEIGHTS(type)                                                                          \
+    IN(w_gate, "vnc||vnc|", type), IN(w_up, "vnc", type), IN(w_down, "vcn", type)
 #define MOE_SHARED                                                                                 \
     IN_OPTIONAL(shared_w_gate, "mc||mc|", 'x'), IN_OPTIONAL(shared_w_up, "mc", 'x'),               \
         IN_OPTIONAL(shared_w_down, "cm", 'x'), IN_OPTIONAL(shared_gate, "c", 'x')
@@ -20,7 +21,7 @@
 const struct args_field moe_forward_fields[] = {
     MOE_INPUTS,
     IN_OPTIONAL(correction_bias, "v|v||v", 's'),
-    MOE_WEIGHTS,
+    MOE_WEIGHTS('e'),
     IN_OPTIONAL(b_gate, "vn||vn|", 'w'),
     IN_OPTIONAL(b_up, "vn", 'w'),
     IN_OPTIONAL(b_down, "vc", 'w'),
@@ -40,6 +41,9 @@ const struct args_field moe_forward_fields[] = {
     OUT_OPTIONAL(num_nan_rows, "1|1||1", 'i'),
     OUT_OPTIONAL(num_dropped, "1", 'i'),
     MOE_OPTIONS,
+    IN_OPTIONAL(w_gate_scale, "v||v11|", 'q'),
+    IN_OPTIONAL(w_up_scale, "v|v11|v11|v", 'q'),
+    IN_OPTIONAL(w_down_scale, "v11|v|v11|v", 'q'),
     {NULL},
 };
 #undef ARGS
@@ -47,7 +51,7 @@ const struct args_field moe_forward_fields[] = {
 #define ARGS tsr_moe_backward_args
 const struct args_field moe_backward_fields[] = {
     MOE_INPUTS,
-    MOE_WEIGHTS,
+    MOE_WEIGHTS('x'),
     IN_OPTIONAL(b_down, "vc", 'w'),
     MOE_SHARED,
     IN(preact, "AN|An|AN|An", 'x'),

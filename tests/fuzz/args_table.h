@@ -26,7 +26,8 @@ struct args_field {
     size_t offset;
     enum args_kind kind;
     char
-        type; // tensors: x main, w main or f32, s f32 or f64, i int32, q f32 in fp8 calls only, 8 e4m3
+        type; // tensors: x main, w main or f32, s f32 or f64, i int32, q f32 in fp8 calls only, 8 e4m3; e: main, but e4m3 in
+              // fp8 calls, where main is then bf16
     bool is_optional;
 };
 
