@@ -119,6 +119,34 @@ static int check_output(struct bench_options *options) {
     return -1;
 }
 
+static bool is_size(const struct bench_selection *selection, const char *name) {
+    for (int i = 0; i < selection->num_specs; i++) {
+        const int param = spec_param(selection->specs[i], name);
+        if (param >= 0 && selection->specs[i]->params[param].kind == PARAM_SIZE) return true;
+    }
+    return false;
+}
+
+// With sizes, their product with 1, 8 and 64 tokens; without, the shapes that the operations have for this.
+static int set_decoding(struct bench_options *options) {
+    struct bench_selection *selection = &options->selection;
+    struct bench_option *tokens = NULL;
+    bool has_size = false;
+    if (!options->is_decoding) return -1;
+    for (int i = 0; i < selection->num_specs; i++)
+        if (selection->specs[i]->decode == NULL)
+            return usage_error(options->help->name, "--decode: %s has no steps of decoding",
+                               selection->specs[i]->op);
+    for (int i = 0; i < selection->num_options; i++) {
+        struct bench_option *option = &selection->options[i];
+        if (strcmp(option->name, "tokens") == 0) tokens = option;
+        has_size |= option->text != NULL && is_size(selection, option->name);
+    }
+    if (has_size && tokens != NULL && tokens->text == NULL) tokens->text = "1,8,64";
+    options->measure.is_cold = true;
+    return -1;
+}
+
 // ---- All of it --------------------------------------------------------------------------------
 
 static int add_rows(struct option_spec *rows, int count, const struct option_spec *more) {
@@ -152,6 +180,8 @@ int bench_options_parse(struct bench_options *options, const struct option_spec 
     const struct option_spec timing[] = {
         {"cold", 0, NULL, "flush the caches before each sample (warm caches)", OPTION_FLAG,
          &options->measure.is_cold, NULL, 0, 0},
+        {"decode", 0, NULL, "steps of decoding: 1, 8 and 64 tokens unless --tokens, and --cold",
+         OPTION_FLAG, &options->is_decoding, NULL, 0, 0},
         {"warmup", 0, "N", "calls before the first sample (until the times settle)", OPTION_INT,
          &options->warmup, NULL, 0, 1e6},
         {"rep", 0, "N", "samples (as many as the budget allows)", OPTION_INT, &options->rep, NULL,
@@ -181,6 +211,7 @@ int bench_options_parse(struct bench_options *options, const struct option_spec 
     int code = options_parse(&with, rows, argc, argv, &operands);
     if (code < 0) code = check_operations(options, &operands, listed);
     if (code < 0) code = check_device(options);
+    if (code < 0) code = set_decoding(options);
     if (code < 0) code = parse_dtypes(options);
     if (code < 0) code = check_output(options);
     if (code >= 0) return code;

@@ -18,6 +18,7 @@ struct bench_options {
 
     struct bench_selection selection;
     struct measure_options measure;
+    bool is_decoding;
     int pass, isa, format;
     int64_t threads, warmup, rep, seed;
     const char *dtype, *device, *out;

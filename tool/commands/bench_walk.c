@@ -13,8 +13,11 @@ int bench_walk_build(struct bench_walk *walk, const struct bench_options *option
     walk->options = options;
     for (int i = 0; i < selection->num_specs; i++) {
         const struct op_spec *spec = selection->specs[i];
-        walk->counts[i] = bench_cases(selection, spec, spec_standard(spec, options->measure.device),
-                                      &walk->cases[i], error, sizeof error);
+        const char *const *standard = spec_standard(spec, options->measure.device);
+        if (options->is_decoding)
+            standard = options->measure.device.type == TSR_CUDA ? spec->decode_gpu : spec->decode;
+        walk->counts[i] =
+            bench_cases(selection, spec, standard, &walk->cases[i], error, sizeof error);
         if (walk->counts[i] < 0) return usage_error(options->help->name, "%s", error);
         walk->num_cases += (int64_t)walk->counts[i] * options->num_dtypes;
     }

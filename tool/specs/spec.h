@@ -151,6 +151,8 @@ struct op_spec {
     // the variant of this name with cuda- in front, if there is one.
     const char *const *standard;
     const char *const *standard_gpu; // the same on a GPU; NULL: standard
+    const char *const *decode, *const
+                                   *decode_gpu; // bench --decode: the shapes of steps; NULL: none
     const char *baseline;
     bool is_composed; // made of other operations, which choose their own variants
 };

@@ -317,6 +317,11 @@ static const char *const backward_standard_gpu[] = {
     ROUTED(32768, 4096, 11008, 32, 2) PLAIN_GRADIENTS,
     NULL};
 
+#define STEPS(...)                                                                                 \
+    ROUTED(1, __VA_ARGS__) GATED, ROUTED(8, __VA_ARGS__) GATED, ROUTED(64, __VA_ARGS__) GATED
+static const char *const decode[] = {STEPS(1024, 2816, 8, 2), STEPS(2048, 768, 32, 8), NULL};
+static const char *const decode_gpu[] = {STEPS(2048, 768, 128, 8), STEPS(4096, 14336, 8, 2), NULL};
+
 const struct op_spec moe_forward_spec = {
     .op = "moe_forward",
     .command = "moe",
@@ -340,6 +345,8 @@ const struct op_spec moe_forward_spec = {
     .bound = moe_forward_bound,
     .edges = moe_forward_edges,
     .standard = forward_standard,
+    .decode = decode,
+    .decode_gpu = decode_gpu,
     .standard_gpu = forward_standard_gpu,
 };
 
