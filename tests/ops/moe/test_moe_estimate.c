@@ -28,17 +28,31 @@ static void release_all(void) {
     while (num_blocks > 0) free(blocks[--num_blocks]);
 }
 
-// w_gate and w_up, or their gradients.
-static void make_gated(const tsr_moe_estimate_args *a, tsr_tensor *gate, tsr_tensor *up) {
-    const int64_t e = a->num_experts, i = a->intermediate, h = a->hidden;
+// w_gate and w_up, their gradients, or their scales.
+static void make_pair(const tsr_moe_estimate_args *a, tsr_dtype dtype, int64_t rows, int64_t cols,
+                      tsr_tensor *gate, tsr_tensor *up) {
+    const int64_t e = a->num_experts;
     if (a->is_gated && a->is_joined) {
-        *gate = *up = MAKE(a->dtype, e, 2 * i, h);
-        gate->shape[1] = up->shape[1] = i;
-        up->data = (char *)up->data + i * h * (int64_t)tsr_dtype_bytes(a->dtype);
+        *gate = *up = MAKE(dtype, e, 2 * rows, cols);
+        gate->shape[1] = up->shape[1] = rows;
+        up->data = (char *)up->data + rows * cols * (int64_t)tsr_dtype_bytes(dtype);
         return;
     }
-    if (a->is_gated) *gate = MAKE(a->dtype, e, i, h);
-    *up = MAKE(a->dtype, e, i, h);
+    if (a->is_gated) *gate = MAKE(dtype, e, rows, cols);
+    *up = MAKE(dtype, e, rows, cols);
+}
+
+static void make_scales(const tsr_moe_estimate_args *a, tsr_moe_forward_args *f) {
+    const int64_t e = a->num_experts, of_i = (a->intermediate + 127) / 128,
+                  of_h = (a->hidden + 127) / 128;
+    if (a->has_block_scales) {
+        make_pair(a, TSR_F32, of_i, of_h, &f->w_gate_scale, &f->w_up_scale);
+        f->w_down_scale = MAKE(TSR_F32, e, of_h, of_i);
+        return;
+    }
+    if (a->is_gated) f->w_gate_scale = MAKE(TSR_F32, e);
+    f->w_up_scale = MAKE(TSR_F32, e);
+    f->w_down_scale = MAKE(TSR_F32, e);
 }
 
 struct layer_calls {
@@ -56,8 +70,10 @@ static void make_weights(const tsr_moe_estimate_args *a, tsr_dtype router, struc
                   s = a->shared_intermediate;
     tsr_moe_forward_args *f = &c->forward;
     f->router = MAKE(router, e, h);
-    make_gated(a, &f->w_gate, &f->w_up);
-    f->w_down = MAKE(a->dtype, e, h, i);
+    const tsr_dtype dtype = a->weight_dtype != TSR_DTYPE_NONE ? a->weight_dtype : a->dtype;
+    make_pair(a, dtype, i, h, &f->w_gate, &f->w_up);
+    f->w_down = MAKE(dtype, e, h, i);
+    if (dtype == TSR_E4M3) make_scales(a, f);
     if (a->has_bias && a->is_gated) f->b_gate = MAKE(a->dtype, e, i);
     if (a->has_bias) f->b_up = MAKE(a->dtype, e, i);
     if (a->has_bias) f->b_down = MAKE(a->dtype, e, h);
@@ -81,7 +97,7 @@ static void make_gradients(const tsr_moe_estimate_args *a, tsr_dtype router,
     b->dy = MAKE(a->dtype, a->num_tokens, h);
     b->dx = MAKE(a->dtype, a->num_tokens, h);
     b->drouter = MAKE(router, e, h);
-    make_gated(a, &b->dw_gate, &b->dw_up);
+    make_pair(a, a->dtype, i, h, &b->dw_gate, &b->dw_up);
     b->dw_down = MAKE(a->dtype, e, h, i);
     if (a->has_bias && a->is_gated) b->db_gate = MAKE(a->dtype, e, i);
     if (a->has_bias) b->db_up = MAKE(a->dtype, e, i);
@@ -116,6 +132,13 @@ static void check(const tsr_moe_estimate_args *a) {
     const size_t x_bytes = got.activation_bytes;
     c.forward.y = MAKE(a->dtype, a->num_tokens, a->hidden);
     got.inference_workspace_bytes = peak_of(&c, false);
+    if (a->weight_dtype == TSR_E4M3) {
+        got.inference_bytes =
+            got.weight_bytes + got.activation_bytes + got.inference_workspace_bytes;
+        assert_memory_equal(&m, &got, sizeof m); // what training needs is 0
+        release_all();
+        return;
+    }
     sum = &got.saved_bytes;
     c.forward.preact = MAKE(a->dtype, limit < rows ? limit : rows, cols * a->intermediate);
     if (a->shared_intermediate > 0)
@@ -174,6 +197,11 @@ static void calls_take_what_is_estimated(void **state) {
         a.has_capacity = below(&seed, 3) == 0;
         if (a.has_capacity) a.capacity = 1 + below(&seed, 30);
         if (below(&seed, 3) == 0) a.activation = TSR_ACTIVATION_RELU;
+        if (below(&seed, 4) == 0) {
+            a.weight_dtype = TSR_E4M3;
+            a.has_block_scales = (int32_t)below(&seed, 2);
+            if (below(&seed, 2)) a.hidden += 128, a.intermediate = 256;
+        }
         check(&a);
     }
 }
@@ -208,6 +236,7 @@ static void estimate_refuses(void **state) {
     } while (0)
     REFUSED(dtype = TSR_I32, "moe_estimate", "dtype");
     REFUSED(router_dtype = TSR_I32, "moe_estimate", "router_dtype");
+    REFUSED(weight_dtype = TSR_E5M2, "moe_estimate", "weight_dtype is e5m2, expected none or e4m3");
     REFUSED(router_dtype = TSR_F16, "router");
     REFUSED(num_experts = 0, "num_experts");
     REFUSED(num_experts = 1025, "experts", "1024");
