@@ -57,6 +57,45 @@ static void make_preact(struct moe_pass *pass, const struct rows *x, const tsr_t
              .b_scale = p->w_up_scale);
 }
 
+// a of all rows, by way of h; where nobody needs h ({0}), in one product.
+static void make_a(struct moe_pass *pass, const struct rows *x, const tsr_tensor *row_tokens,
+                   const tsr_tensor *offsets, const tsr_tensor *h, const struct rows *a) {
+    const struct moe_problem *p = pass->p;
+    const bool is_gated = moe_is_gated(p);
+    tsr_tensor gate, up;
+    if (!tsri_is_present(h)) {
+        MOE_CALL(pass, matmul_grouped_forward, .a = x->t, .a_rows = *row_tokens,
+                 .offsets = *offsets, .b = is_gated ? p->w_gate : p->w_up,
+                 .bias = is_gated ? p->b_gate : p->b_up,
+                 .b_up = is_gated ? p->w_up : (tsr_tensor){0},
+                 .bias_up = is_gated ? p->b_up : (tsr_tensor){0}, .c = a->t, .transpose_b = 1,
+                 .activation = moe_activation(p));
+        return;
+    }
+    make_preact(pass, x, row_tokens, offsets, h);
+    moe_split(p, h, &gate, &up);
+    if (moe_is_fp8(p))
+        MOE_CALL(pass, quantize, .x = is_gated ? gate : up, .up = is_gated ? up : gate, .y = a->t,
+                 .y_scale = a->scale, .kind = moe_activation(p));
+    else
+        MOE_CALL(pass, activation_forward, .x = is_gated ? gate : up, .up = is_gated ? up : gate,
+                 .y = a->t, .kind = moe_activation(p));
+}
+
+static void route(struct moe_pass *pass, const tsr_tensor *logits, const tsr_tensor *ids,
+                  const tsr_tensor *weights) {
+    const struct moe_problem *p = pass->p;
+    const struct moe_options *o = &p->options;
+    MOE_CALL(pass, moe_route_forward, .logits = *logits, .correction_bias = p->correction_bias,
+             .topk_ids = *ids, .topk_weights = *weights, .mean_probs = p->mean_probs,
+             .load_balance_loss = p->load_balance_loss, .z_loss = p->z_loss,
+             .usage_variance = p->usage_variance, .num_nan_rows = p->num_nan_rows,
+             .scoring = o->scoring, .no_renormalize = o->no_renormalize,
+             .routed_scaling = o->routed_scaling, .has_routed_scaling = o->has_routed_scaling,
+             .num_groups = o->num_groups, .topk_groups = o->topk_groups,
+             .group_score = o->group_score, .round_weights = o->round_weights);
+}
+
 void moe_forward_pass(struct moe_pass *pass) {
     const struct moe_problem *p = pass->p;
     const struct moe_options *o = &p->options;
@@ -66,7 +105,7 @@ void moe_forward_pass(struct moe_pass *pass) {
     const bool is_fused = !tsri_is_present(&p->preact) && !is_scaled;
     const bool copies_x = o->weights_on_input ||
                           (!is_fp8 && moe_copies_rows(p, moe_preact_cols(p, p->intermediate), 0));
-    tsr_tensor router_x = p->x, logits = p->logits, h = p->preact, gate, up;
+    tsr_tensor router_x = p->x, logits = p->logits, h = p->preact;
     struct rows input = {p->x, {0}}, a = {{0}, {0}};
     struct moe_shared shared;
 
@@ -91,15 +130,7 @@ void moe_forward_pass(struct moe_pass *pass) {
     moe_shared_place(pass, &shared);
 
     if (p->source == MOE_ROUTER) moe_make_logits(pass, &router_x, &logits);
-    if (p->source != MOE_IDS)
-        MOE_CALL(pass, moe_route_forward, .logits = logits, .correction_bias = p->correction_bias,
-                 .topk_ids = ids, .topk_weights = weights, .mean_probs = p->mean_probs,
-                 .load_balance_loss = p->load_balance_loss, .z_loss = p->z_loss,
-                 .usage_variance = p->usage_variance, .num_nan_rows = p->num_nan_rows,
-                 .scoring = o->scoring, .no_renormalize = o->no_renormalize,
-                 .routed_scaling = o->routed_scaling, .has_routed_scaling = o->has_routed_scaling,
-                 .num_groups = o->num_groups, .topk_groups = o->topk_groups,
-                 .group_score = o->group_score, .round_weights = o->round_weights);
+    if (p->source != MOE_IDS) route(pass, &logits, &ids, &weights);
     MOE_CALL(pass, moe_permute, .topk_ids = ids, .offsets = offsets, .row_tokens = row_tokens,
              .token_rows = token_rows, .tokens_per_expert = p->tokens_per_expert,
              .num_dropped = p->num_dropped, .capacity = o->capacity,
@@ -116,25 +147,7 @@ void moe_forward_pass(struct moe_pass *pass) {
         input = x8;
         row_tokens = (tsr_tensor){0};
     }
-    if (!is_fused) {
-        make_preact(pass, &input, &row_tokens, &offsets, &h);
-        moe_split(p, &h, &gate, &up);
-        if (is_fp8)
-            MOE_CALL(pass, quantize, .x = moe_is_gated(p) ? gate : up,
-                     .up = moe_is_gated(p) ? up : gate, .y = a.t, .y_scale = a.scale,
-                     .kind = moe_activation(p));
-        else
-            MOE_CALL(pass, activation_forward, .x = moe_is_gated(p) ? gate : up,
-                     .up = moe_is_gated(p) ? up : gate, .y = a.t, .kind = moe_activation(p));
-    } else if (moe_is_gated(p)) {
-        MOE_CALL(pass, matmul_grouped_forward, .a = input.t, .a_rows = row_tokens,
-                 .offsets = offsets, .b = p->w_gate, .bias = p->b_gate, .b_up = p->w_up,
-                 .bias_up = p->b_up, .c = a.t, .transpose_b = 1, .activation = moe_activation(p));
-    } else {
-        MOE_CALL(pass, matmul_grouped_forward, .a = input.t, .a_rows = row_tokens,
-                 .offsets = offsets, .b = p->w_up, .bias = p->b_up, .c = a.t, .transpose_b = 1,
-                 .activation = moe_activation(p));
-    }
+    make_a(pass, &input, &row_tokens, &offsets, &h, &a);
     MOE_CALL(pass, matmul_grouped_forward, .a = a.t, .offsets = offsets, .b = p->w_down,
              .bias = p->b_down, .c = out, .transpose_b = 1, .a_scale = a.scale,
              .b_scale = p->w_down_scale);
