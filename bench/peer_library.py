@@ -82,7 +82,7 @@ ARGS = {
         "x router logits_bias logits correction_bias w_gate w_up w_down b_gate b_up b_down shared_w_gate "
         "shared_w_up shared_w_down shared_gate residual y preact shared_preact topk_ids topk_weights offsets "
         "tokens_per_expert mean_probs load_balance_loss z_loss usage_variance num_nan_rows num_dropped",
-        MOE + scalars("w_gate_scale w_up_scale w_down_scale", Tensor)),
+        MOE + scalars("w_gate_scale w_up_scale w_down_scale shared_w_gate_scale shared_w_up_scale shared_w_down_scale", Tensor)),
     "moe_backward": (
         "x router logits_bias logits w_gate w_up w_down b_down shared_w_gate shared_w_up shared_w_down "
         "shared_gate preact shared_preact topk_ids topk_weights dy dload_balance_loss dz_loss dx drouter "

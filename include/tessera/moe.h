@@ -67,7 +67,8 @@ extern "C" {
 //           w_down_scale, f32: (E), one for each expert, or one for each 128 x 128 of a matrix, (E, ceil(intermediate / 128),
 //           ceil(hidden / 128)) and, for w_down, (E, ceil(hidden / 128), ceil(intermediate / 128)), as the checkpoints of
 //           DeepSeek-V3 have them. The rows of x, or those times their weights, and a are then rounded to e4m3 with a scale for
-//           each 128 columns, as tsr_quantize does it, and multiplied in fp8. The shared expert has x's dtype.
+//           each 128 columns, as tsr_quantize does it, and multiplied in fp8. shared_w_gate, shared_w_up and shared_w_down
+//           may be e4m3 too, each for all three, with a scale for each 128 x 128: shared_w_gate_scale and so on.
 // Dtypes    x, y, residual, preact and all w_ alike: f32, bf16, f16; w_ see fp8. Biases: that one or f32, each for itself.
 //           router: x's or f32. logits, topk_weights, correction_bias, losses f32. f64 throughout on "reference"; ids and
 //           counts int32.
@@ -118,6 +119,9 @@ typedef struct tsr_moe_forward_args {
     tsr_tensor w_gate_scale; // in  (num_experts) or of blocks, f32, with w_gate of e4m3
     tsr_tensor w_up_scale;   // in  as w_gate_scale, with w_up of e4m3
     tsr_tensor w_down_scale; // in  as w_gate_scale, with w_down of e4m3
+    tsr_tensor shared_w_gate_scale; // in  of blocks, f32, with shared_w_gate of e4m3
+    tsr_tensor shared_w_up_scale;   // in  of blocks, f32, with shared_w_up of e4m3
+    tsr_tensor shared_w_down_scale; // in  of blocks, f32, with shared_w_down of e4m3
 } tsr_moe_forward_args;
 
 #define TSR_MOE_FORWARD_ARGS(...)                                                                  \
@@ -197,8 +201,9 @@ TSR_API tsr_status tsr_moe_backward_prepare(tsr_context *ctx, const tsr_moe_back
 // has_bias             with b_gate (if gated), b_up and b_down of this dtype.
 // shared_intermediate  0: without a shared expert. has_shared_gate with one.
 // flags, variant       those of the later calls; workspace is ignored.
-// weight_dtype         e4m3: of w_gate, w_up and w_down, with scales of blocks if has_block_scales, else of experts. What training
-//                      needs is then 0. Otherwise TSR_DTYPE_NONE.
+// weight_dtype         e4m3: of w_gate, w_up and w_down, with scales of blocks if has_block_scales, else of experts; and
+// shared_weight_dtype  e4m3: of the weights of the shared expert, with scales of blocks. What training needs is 0 with either.
+//                      Otherwise TSR_DTYPE_NONE.
 typedef struct tsr_moe_estimate_args {
     TSR_CALL_FIELDS;
     tsr_dtype dtype;
@@ -215,6 +220,7 @@ typedef struct tsr_moe_estimate_args {
     TSR_MOE_FIELDS;
     tsr_dtype weight_dtype;
     int32_t has_block_scales;
+    tsr_dtype shared_weight_dtype;
 } tsr_moe_estimate_args;
 
 #define TSR_MOE_ESTIMATE_ARGS(...)                                                                 \

@@ -8,9 +8,9 @@
         IN(logits, "|qv||", 's')
 #define MOE_WEIGHTS(type)                                                                          \
     IN(w_gate, "vnc||vnc|", type), IN(w_up, "vnc", type), IN(w_down, "vcn", type)
-#define MOE_SHARED                                                                                 \
-    IN_OPTIONAL(shared_w_gate, "mc||mc|", 'x'), IN_OPTIONAL(shared_w_up, "mc", 'x'),               \
-        IN_OPTIONAL(shared_w_down, "cm", 'x'), IN_OPTIONAL(shared_gate, "c", 'x')
+#define MOE_SHARED(type)                                                                           \
+    IN_OPTIONAL(shared_w_gate, "mc||mc|", type), IN_OPTIONAL(shared_w_up, "mc", type),             \
+        IN_OPTIONAL(shared_w_down, "cm", type), IN_OPTIONAL(shared_gate, "c", 'x')
 #define MOE_OPTIONS                                                                                \
     INT64(top_k, "s"), ENUM(scoring), INT32(no_renormalize, NULL), FLOAT(routed_scaling),          \
         INT32(has_routed_scaling, NULL), INT32(num_groups, NULL), INT32(topk_groups, NULL),        \
@@ -25,7 +25,7 @@ const struct args_field moe_forward_fields[] = {
     IN_OPTIONAL(b_gate, "vn||vn|", 'w'),
     IN_OPTIONAL(b_up, "vn", 'w'),
     IN_OPTIONAL(b_down, "vc", 'w'),
-    MOE_SHARED,
+    MOE_SHARED('e'),
     IN_OPTIONAL(residual, "qc", 'x'),
     OUT(y, "qc", 'x'),
     OUT_OPTIONAL(preact, "AN|An|AN|An", 'x'),
@@ -44,6 +44,9 @@ const struct args_field moe_forward_fields[] = {
     IN_OPTIONAL(w_gate_scale, "v||v11|", 'q'),
     IN_OPTIONAL(w_up_scale, "v|v11|v11|v", 'q'),
     IN_OPTIONAL(w_down_scale, "v11|v|v11|v", 'q'),
+    IN_OPTIONAL(shared_w_gate_scale, "11||11|", 'q'),
+    IN_OPTIONAL(shared_w_up_scale, "11", 'q'),
+    IN_OPTIONAL(shared_w_down_scale, "11", 'q'),
     {NULL},
 };
 #undef ARGS
@@ -53,7 +56,7 @@ const struct args_field moe_backward_fields[] = {
     MOE_INPUTS,
     MOE_WEIGHTS('x'),
     IN_OPTIONAL(b_down, "vc", 'w'),
-    MOE_SHARED,
+    MOE_SHARED('x'),
     IN(preact, "AN|An|AN|An", 'x'),
     IN_OPTIONAL(shared_preact, "qM|qm|qM|qm", 'x'),
     IN(topk_ids, "qs", 'i'),

@@ -8,7 +8,7 @@
 
 enum { MAX_EXPERTS = 1024, MAX_TOP_K = 32 };
 
-enum dtype_rule { AS_X, AS_X_OR_F32, REAL, INT32, AS_ROUTER, AS_WEIGHTS };
+enum dtype_rule { AS_X, AS_X_OR_F32, REAL, INT32, AS_ROUTER, AS_WEIGHTS, AS_SHARED };
 
 // TOKENS: x's leading dimensions, then shape[0]; WEIGHTS: 1 in one of the last two strides; ROWS: 1 in the last one;
 // VECTOR: contiguous.
@@ -29,21 +29,23 @@ struct field {
 
 static tsr_status check_dtype(const struct moe_problem *p, const struct field *f) {
     const tsr_dtype x = p->x.dtype, got = f->t->dtype;
-    const tsr_dtype expected = f->rule == REAL        ? p->real
-                               : f->rule == INT32     ? TSR_I32
-                               : f->rule == AS_ROUTER ? p->router.dtype
-                               : f->rule == AS_WEIGHTS && moe_is_fp8(p) && !p->is_backward
-                                   ? TSR_E4M3
-                                   : x;
+    const tsr_dtype expected =
+        f->rule == REAL                                                   ? p->real
+        : f->rule == INT32                                                ? TSR_I32
+        : f->rule == AS_ROUTER                                            ? p->router.dtype
+        : f->rule == AS_WEIGHTS && moe_is_fp8(p) && !p->is_backward       ? TSR_E4M3
+        : f->rule == AS_SHARED && moe_is_shared_fp8(p) && !p->is_backward ? TSR_E4M3
+                                                                          : x;
     const bool may_be_f32 = f->rule == AS_X_OR_F32 || f->rule == AS_ROUTER;
     if (got == expected || (may_be_f32 && got == p->real)) return TSR_OK;
     return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s, expected %s%s", p->op, f->name,
                      tsr_dtype_name(got), tsr_dtype_name(expected),
-                     f->rule == AS_X_OR_F32                     ? " as x, or f32"
-                     : f->rule == AS_WEIGHTS && expected != x   ? " as w_up"
-                     : f->rule == AS_X || f->rule == AS_WEIGHTS ? " as x"
-                     : f->rule == AS_ROUTER                     ? " as router, or f32"
-                                                                : "");
+                     f->rule == AS_X_OR_F32                   ? " as x, or f32"
+                     : f->rule == AS_WEIGHTS && expected != x ? " as w_up"
+                     : f->rule == AS_SHARED && expected != x  ? " as shared_w_up"
+                     : f->rule == AS_ROUTER                   ? " as router, or f32"
+                     : f->rule == REAL || f->rule == INT32    ? ""
+                                                              : " as x");
 }
 
 // Checks x's leading dimensions and shape[0], and makes the tensor (T, shape[0]).
@@ -185,14 +187,15 @@ static tsr_status check_sizes(struct moe_problem *p) {
 
 // ---- The whole --------------------------------------------------------------------------------
 
-enum { MAX_FIELDS = 60 };
+enum { MAX_FIELDS = 64 };
 
 #define OF(name) #name, &p->name
+
+enum { BLOCK = 128 }; // rows and columns of weights that share a scale
 
 // The scale of weights (experts, rows, cols): of each expert or of blocks, as its rank says.
 static struct field scale_field(const char *name, tsr_tensor *t, int presence, int64_t experts,
                                 int64_t rows, int64_t cols) {
-    enum { BLOCK = 128 };
     if (t->ndim == 1) return (struct field){name, t, TSRI_IN, presence, REAL, VECTOR, 1, {experts}};
     return (struct field){
         name, t,       TSRI_IN, presence,
@@ -213,6 +216,11 @@ static int list_fields(struct moe_problem *p, struct field *fields) {
     const int with_router = p->source == MOE_ROUTER ? may : no, with_gate = is_gated ? may : no;
     const int with_shared = has_shared ? may : no;
     const int scaled = is_backward ? may : moe_is_fp8(p) ? need : p->x.dtype == TSR_F64 ? may : no;
+    const int shared_scaled = is_backward                           ? may
+                              : moe_is_shared_fp8(p)                ? need
+                              : has_shared && p->x.dtype == TSR_F64 ? may
+                                                                    : no;
+    const int64_t of_h = tsri_ceil_div(h, BLOCK), of_s = tsri_ceil_div(s, BLOCK);
     const int shared_gated = !has_shared || !is_gated ? no : need;
     const struct field all[] = {
         {OF(x), TSRI_IN, need, AS_X, TOKENS, 0, {h}},
@@ -229,9 +237,18 @@ static int list_fields(struct moe_problem *p, struct field *fields) {
         {OF(b_gate), TSRI_IN, with_gate, AS_X_OR_F32, ROWS, 2, {e, i}},
         {OF(b_up), TSRI_IN, may, AS_X_OR_F32, ROWS, 2, {e, i}},
         {OF(b_down), TSRI_IN, may, AS_X_OR_F32, ROWS, 2, {e, h}},
-        {OF(shared_w_gate), TSRI_IN, shared_gated, AS_X, WEIGHTS, 2, {s, h}},
-        {OF(shared_w_up), TSRI_IN, may, AS_X, WEIGHTS, 2, {s, h}},
-        {OF(shared_w_down), TSRI_IN, has_shared ? need : no, AS_X, WEIGHTS, 2, {h, s}},
+        {OF(shared_w_gate), TSRI_IN, shared_gated, AS_SHARED, WEIGHTS, 2, {s, h}},
+        {OF(shared_w_up), TSRI_IN, may, AS_SHARED, WEIGHTS, 2, {s, h}},
+        {OF(shared_w_down), TSRI_IN, has_shared ? need : no, AS_SHARED, WEIGHTS, 2, {h, s}},
+        {OF(shared_w_gate_scale),
+         TSRI_IN,
+         is_gated ? shared_scaled : no,
+         REAL,
+         WEIGHTS,
+         2,
+         {of_s, of_h}},
+        {OF(shared_w_up_scale), TSRI_IN, shared_scaled, REAL, WEIGHTS, 2, {of_s, of_h}},
+        {OF(shared_w_down_scale), TSRI_IN, shared_scaled, REAL, WEIGHTS, 2, {of_h, of_s}},
         {OF(shared_gate), TSRI_IN, with_shared, AS_X, VECTOR, 1, {h}},
         {OF(preact), saved, is_backward ? need : may, AS_X, ROWS, 2, {rows, cols}},
         {OF(shared_preact),

@@ -26,6 +26,9 @@ static tsr_tensor add(struct tally *tally, tsr_dtype dtype, int ndim, const int6
         (const int64_t[]){__VA_ARGS__})
 
 static bool is_fp8(const tsr_moe_estimate_args *a) { return a->weight_dtype == TSR_E4M3; }
+static bool is_shared_fp8(const tsr_moe_estimate_args *a) {
+    return a->shared_weight_dtype == TSR_E4M3;
+}
 
 // ---- Checks -----------------------------------------------------------------------------------
 
@@ -41,14 +44,19 @@ static tsr_status check_dtype(const char *field, tsr_dtype dtype) {
     }
 }
 
+static tsr_status check_weight_dtype(const char *field, tsr_dtype dtype) {
+    if (dtype == TSR_DTYPE_NONE || dtype == TSR_E4M3) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s is %s, expected none or e4m3", op, field,
+                     tsr_dtype_name(dtype));
+}
+
 // A generous check: the products are upper bounds of every tensor. The passes check the rest.
 static tsr_status check(const tsr_moe_estimate_args *args) {
     TSRI_TRY(check_dtype("dtype", args->dtype));
     if (args->router_dtype != TSR_DTYPE_NONE)
         TSRI_TRY(check_dtype("router_dtype", args->router_dtype));
-    if (args->weight_dtype != TSR_DTYPE_NONE && !is_fp8(args))
-        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: weight_dtype is %s, expected none or e4m3", op,
-                         tsr_dtype_name(args->weight_dtype));
+    TSRI_TRY(check_weight_dtype("weight_dtype", args->weight_dtype));
+    TSRI_TRY(check_weight_dtype("shared_weight_dtype", args->shared_weight_dtype));
     int64_t weights = 2, rows = 2, tokens = 2, routes = 1;
     TSRI_TRY(tsri_estimate_check_size(op, "num_experts", args->num_experts, 1, &weights));
     TSRI_TRY(tsri_estimate_check_size(op, "hidden", args->hidden, 0, &weights));
@@ -104,6 +112,15 @@ static void add_scales(struct tally *tally, const tsr_moe_estimate_args *a,
     f->w_down_scale = ADD(TSR_F32, a->num_experts);
 }
 
+static void add_shared_scales(struct tally *tally, const tsr_moe_estimate_args *a,
+                              tsr_moe_forward_args *f) {
+    const int64_t of_h = tsri_ceil_div(a->hidden, 128),
+                  of_s = tsri_ceil_div(a->shared_intermediate, 128);
+    if (a->is_gated) f->shared_w_gate_scale = ADD(TSR_F32, of_s, of_h);
+    f->shared_w_up_scale = ADD(TSR_F32, of_s, of_h);
+    f->shared_w_down_scale = ADD(TSR_F32, of_h, of_s);
+}
+
 static void add_weights(struct tally *tally, const tsr_moe_estimate_args *a, tsr_dtype router,
                         struct calls *c) {
     const int64_t e = a->num_experts, h = a->hidden, i = a->intermediate,
@@ -120,9 +137,11 @@ static void add_weights(struct tally *tally, const tsr_moe_estimate_args *a, tsr
         f->b_down = ADD(a->dtype, e, h);
     }
     if (s > 0) {
-        if (a->is_gated) f->shared_w_gate = ADD(a->dtype, s, h);
-        f->shared_w_up = ADD(a->dtype, s, h);
-        f->shared_w_down = ADD(a->dtype, h, s);
+        const tsr_dtype of_shared = is_shared_fp8(a) ? a->shared_weight_dtype : a->dtype;
+        if (a->is_gated) f->shared_w_gate = ADD(of_shared, s, h);
+        f->shared_w_up = ADD(of_shared, s, h);
+        f->shared_w_down = ADD(of_shared, h, s);
+        if (is_shared_fp8(a)) add_shared_scales(tally, a, f);
         if (a->has_shared_gate) f->shared_gate = ADD(a->dtype, h);
     }
     tsr_moe_backward_args *b = &c->backward;
@@ -217,7 +236,7 @@ tsr_status tsr_moe_estimate(tsr_context *ctx, const tsr_moe_estimate_args *given
     TSRI_TRY(tsr_moe_forward_prepare(ctx, &c.forward, &m.inference_workspace_bytes));
     m.inference_bytes = m.weight_bytes + m.activation_bytes + m.inference_workspace_bytes;
     *memory = m;
-    if (is_fp8(&args)) return TSR_OK;
+    if (is_fp8(&args) || (is_shared_fp8(&args) && args.shared_intermediate > 0)) return TSR_OK;
     all.bytes = &m.saved_bytes;
     add_saved(tally, &args, real, &c);
     TSRI_TRY(tsr_moe_forward_prepare(ctx, &c.forward, &m.forward_workspace_bytes));

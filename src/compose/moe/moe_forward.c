@@ -15,17 +15,6 @@ void moe_make_logits(struct moe_pass *pass, const tsr_tensor *x, const tsr_tenso
              .transpose_b = 1);
 }
 
-// Rows of fp8 and their scales; without fp8 rows of x's dtype, and scale is {0}.
-struct rows {
-    tsr_tensor t, scale;
-};
-
-static struct rows place_rows(struct moe_pass *pass, int64_t rows, int64_t cols) {
-    if (!moe_is_fp8(pass->p)) return (struct rows){{0}, {0}};
-    return (struct rows){moe_place(pass, TSR_E4M3, rows, cols),
-                         moe_place(pass, TSR_F32, rows, tsri_ceil_div(cols, 128))};
-}
-
 // The halves of one tensor, and of one scale if the experts have scales. Scales of blocks cannot be cut within a block.
 static bool join_weights(const struct moe_problem *p, tsr_tensor *both, tsr_tensor *scale) {
     *scale = (tsr_tensor){0};
@@ -36,8 +25,9 @@ static bool join_weights(const struct moe_problem *p, tsr_tensor *both, tsr_tens
 }
 
 // h = x w^T + b for the rows of each expert, into its half of h; one product if the weights are halves too.
-static void make_preact(struct moe_pass *pass, const struct rows *x, const tsr_tensor *row_tokens,
-                        const tsr_tensor *offsets, const tsr_tensor *h) {
+static void make_preact(struct moe_pass *pass, const struct moe_rows *x,
+                        const tsr_tensor *row_tokens, const tsr_tensor *offsets,
+                        const tsr_tensor *h) {
     const struct moe_problem *p = pass->p;
     tsr_tensor gate, up, both, scale;
     moe_split(p, h, &gate, &up);
@@ -58,8 +48,8 @@ static void make_preact(struct moe_pass *pass, const struct rows *x, const tsr_t
 }
 
 // a of all rows, by way of h; where nobody needs h ({0}), in one product.
-static void make_a(struct moe_pass *pass, const struct rows *x, const tsr_tensor *row_tokens,
-                   const tsr_tensor *offsets, const tsr_tensor *h, const struct rows *a) {
+static void make_a(struct moe_pass *pass, const struct moe_rows *x, const tsr_tensor *row_tokens,
+                   const tsr_tensor *offsets, const tsr_tensor *h, const struct moe_rows *a) {
     const struct moe_problem *p = pass->p;
     const bool is_gated = moe_is_gated(p);
     tsr_tensor gate, up;
@@ -106,7 +96,7 @@ void moe_forward_pass(struct moe_pass *pass) {
     const bool copies_x = o->weights_on_input ||
                           (!is_fp8 && moe_copies_rows(p, moe_preact_cols(p, p->intermediate), 0));
     tsr_tensor router_x = p->x, logits = p->logits, h = p->preact;
-    struct rows input = {p->x, {0}}, a = {{0}, {0}};
+    struct moe_rows input = {p->x, {0}}, x8 = {{0}, {0}};
     struct moe_shared shared;
 
     if (p->source == MOE_ROUTER) {
@@ -121,11 +111,9 @@ void moe_forward_pass(struct moe_pass *pass) {
     const tsr_tensor token_rows = moe_place(pass, TSR_I32, tokens, k);
     tsr_tensor row_tokens = moe_place(pass, TSR_I32, rows, MOE_NO_COLS);
     if (!is_fused) h = moe_place_absent(pass, &h, dtype, rows, moe_preact_cols(p, p->intermediate));
-    const struct rows x8 = place_rows(pass, rows, p->hidden);
-    if (is_fp8)
-        a = place_rows(pass, rows, p->intermediate);
-    else
-        a.t = moe_place(pass, dtype, rows, p->intermediate);
+    if (is_fp8) x8 = moe_place_rows(pass, TSR_E4M3, rows, p->hidden);
+    const struct moe_rows a =
+        moe_place_rows(pass, is_fp8 ? TSR_E4M3 : dtype, rows, p->intermediate);
     const tsr_tensor out = moe_place(pass, dtype, rows, p->hidden); // before that, copied rows of x
     moe_shared_place(pass, &shared);
 

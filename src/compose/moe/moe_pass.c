@@ -20,6 +20,14 @@ tsr_tensor moe_place_absent(struct moe_pass *pass, const tsr_tensor *t, tsr_dtyp
     return tsri_is_present(t) ? *t : moe_place(pass, dtype, rows, cols);
 }
 
+struct moe_rows moe_place_rows(struct moe_pass *pass, tsr_dtype dtype, int64_t rows, int64_t cols) {
+    enum { BLOCK = 128 }; // columns of a scale
+    struct moe_rows placed = {.t = moe_place(pass, dtype, rows, cols)};
+    if (dtype == TSR_E4M3)
+        placed.scale = moe_place(pass, TSR_F32, rows, tsri_ceil_div(cols, BLOCK));
+    return placed;
+}
+
 // ---- Views ------------------------------------------------------------------------------------
 
 tsr_tensor moe_cols(const tsr_tensor *t, int64_t first, int64_t count) {

@@ -26,6 +26,7 @@ struct moe_problem {
     tsr_tensor x, router, logits_bias, logits, correction_bias;
     tsr_tensor w_gate, w_up, w_down, b_gate, b_up, b_down;
     tsr_tensor w_gate_scale, w_up_scale, w_down_scale; // present with fp8, and perhaps with f64
+    tsr_tensor shared_w_gate_scale, shared_w_up_scale, shared_w_down_scale;
     tsr_tensor shared_w_gate, shared_w_up, shared_w_down, shared_gate;
     tsr_tensor preact, shared_preact, topk_ids,
         topk_weights; // written by forward, read by backward
@@ -41,6 +42,9 @@ struct moe_problem {
 
 static inline bool moe_is_gated(const struct moe_problem *p) { return tsri_is_present(&p->w_gate); }
 static inline bool moe_is_fp8(const struct moe_problem *p) { return p->w_up.dtype == TSR_E4M3; }
+static inline bool moe_is_shared_fp8(const struct moe_problem *p) {
+    return p->shared_w_up.dtype == TSR_E4M3;
+}
 static inline bool moe_has_shared(const struct moe_problem *p) {
     return tsri_is_present(&p->shared_w_up);
 }
@@ -98,6 +102,11 @@ tsr_tensor moe_place(struct moe_pass *pass, tsr_dtype dtype, int64_t rows, int64
 // The tensor itself if it is present, else a placed one.
 tsr_tensor moe_place_absent(struct moe_pass *pass, const tsr_tensor *t, tsr_dtype dtype,
                             int64_t rows, int64_t cols);
+// Rows of e4m3 and their scales; rows of another dtype have none.
+struct moe_rows {
+    tsr_tensor t, scale;
+};
+struct moe_rows moe_place_rows(struct moe_pass *pass, tsr_dtype dtype, int64_t rows, int64_t cols);
 // Columns [first, first + count) of (rows, cols).
 tsr_tensor moe_cols(const tsr_tensor *t, int64_t first, int64_t count);
 // The two halves of h: *gate is {0} without a gate.
@@ -117,7 +126,8 @@ void moe_make_logits(struct moe_pass *pass, const tsr_tensor *x, const tsr_tenso
 
 // The shared expert. Its tensors in workspace, placed by the pass before its calls.
 struct moe_shared {
-    tsr_tensor preact, a, out;     // (T, cols), (T, intermediate_s), (T, hidden)
+    tsr_tensor preact, out;        // (T, cols), (T, hidden)
+    struct moe_rows x, a;          // (T, hidden), x itself without fp8; (T, intermediate_s)
     tsr_tensor logit, weight, ids; // (T, 1): of shared_gate
     tsr_tensor logit_of_tokens;    // logit as (T)
     tsr_tensor da, dpreact, dweight, dlogit, dlogit_x;

@@ -3,6 +3,7 @@
 // that expert.
 #include <tessera/cast.h>
 #include <tessera/matmul.h>
+#include <tessera/quantize.h>
 
 #include "compose/moe/moe_problem.h"
 
@@ -30,8 +31,13 @@ void moe_shared_place(struct moe_pass *pass, struct moe_shared *s) {
     *s = (struct moe_shared){0};
     if (!moe_has_shared(p)) return;
     const bool is_gated = tsri_is_present(&p->shared_gate), is_backward = p->is_backward;
+    const bool is_fp8 = !is_backward && moe_is_shared_fp8(p);
     s->preact = p->shared_preact;
-    s->a = moe_place(pass, dtype, tokens, inner);
+    s->x.t = p->x;
+    if (is_fp8) s->x = moe_place_rows(pass, TSR_E4M3, tokens, p->hidden);
+    s->a = moe_place_rows(pass, is_fp8 ? TSR_E4M3 : dtype, tokens, inner);
+    if (!is_backward && tsri_is_present(&p->shared_w_up_scale))
+        s->preact = moe_place_absent(pass, &s->preact, dtype, tokens, moe_preact_cols(p, inner));
     s->out = moe_place(pass, dtype, tokens, p->hidden);
     if (is_backward) {
         s->da = moe_place(pass, dtype, tokens, inner);
@@ -55,27 +61,40 @@ static void make_logit(struct moe_pass *pass, const struct moe_shared *s) {
              .transpose_b = 1);
 }
 
+static void make_preact_and_a(struct moe_pass *pass, const struct moe_shared *s) {
+    const struct moe_problem *p = pass->p;
+    const bool is_gated = moe_is_gated(p);
+    tsr_tensor gate, up;
+    moe_split(p, &s->preact, &gate, &up);
+    if (is_gated)
+        MOE_CALL(pass, matmul_forward, .a = s->x.t, .b = p->shared_w_gate, .c = gate,
+                 .transpose_b = 1, .a_scale = s->x.scale, .b_scale = p->shared_w_gate_scale);
+    MOE_CALL(pass, matmul_forward, .a = s->x.t, .b = p->shared_w_up, .c = up, .transpose_b = 1,
+             .a_scale = s->x.scale, .b_scale = p->shared_w_up_scale);
+    if (moe_is_shared_fp8(p))
+        MOE_CALL(pass, quantize, .x = is_gated ? gate : up, .up = is_gated ? up : gate, .y = s->a.t,
+                 .y_scale = s->a.scale, .kind = moe_activation(p));
+    else
+        MOE_CALL(pass, activation_forward, .x = is_gated ? gate : up, .up = is_gated ? up : gate,
+                 .y = s->a.t, .kind = moe_activation(p));
+}
+
 void moe_shared_forward(struct moe_pass *pass, const struct moe_shared *s) {
     const struct moe_problem *p = pass->p;
     if (!moe_has_shared(p)) return;
-    tsr_tensor gate, up;
     make_logit(pass, s);
-    if (tsri_is_present(&s->preact)) {
-        moe_split(p, &s->preact, &gate, &up);
-        if (moe_is_gated(p))
-            MOE_CALL(pass, matmul_forward, .a = p->x, .b = p->shared_w_gate, .c = gate,
-                     .transpose_b = 1);
-        MOE_CALL(pass, matmul_forward, .a = p->x, .b = p->shared_w_up, .c = up, .transpose_b = 1);
-        MOE_CALL(pass, activation_forward, .x = moe_is_gated(p) ? gate : up,
-                 .up = moe_is_gated(p) ? up : gate, .y = s->a, .kind = moe_activation(p));
-    } else if (moe_is_gated(p)) {
+    if (moe_is_shared_fp8(p))
+        MOE_CALL(pass, quantize, .x = p->x, .y = s->x.t, .y_scale = s->x.scale);
+    if (tsri_is_present(&s->preact))
+        make_preact_and_a(pass, s);
+    else if (moe_is_gated(p))
         MOE_CALL(pass, matmul_forward, .a = p->x, .b = p->shared_w_gate, .b_up = p->shared_w_up,
-                 .c = s->a, .transpose_b = 1, .activation = moe_activation(p));
-    } else {
-        MOE_CALL(pass, matmul_forward, .a = p->x, .b = p->shared_w_up, .c = s->a, .transpose_b = 1,
-                 .activation = moe_activation(p));
-    }
-    MOE_CALL(pass, matmul_forward, .a = s->a, .b = p->shared_w_down, .c = s->out, .transpose_b = 1);
+                 .c = s->a.t, .transpose_b = 1, .activation = moe_activation(p));
+    else
+        MOE_CALL(pass, matmul_forward, .a = p->x, .b = p->shared_w_up, .c = s->a.t,
+                 .transpose_b = 1, .activation = moe_activation(p));
+    MOE_CALL(pass, matmul_forward, .a = s->a.t, .b = p->shared_w_down, .c = s->out,
+             .transpose_b = 1, .a_scale = s->a.scale, .b_scale = p->shared_w_down_scale);
 }
 
 // ---- Backward ---------------------------------------------------------------------------------
@@ -119,9 +138,9 @@ void moe_shared_backward(struct moe_pass *pass, const struct moe_shared *s) {
     MOE_CALL(pass, matmul_forward, .a = p->dy, .b = p->shared_w_down, .c = s->da);
     MOE_CALL(pass, activation_backward, .x = is_gated ? gate : up, .up = is_gated ? up : none,
              .dy = s->da, .dx = is_gated ? dgate : dup, .dup = is_gated ? dup : none,
-             .kind = moe_activation(p), .row_weights = without_cols(&s->weight), .weighted_y = s->a,
-             .drow_weights = without_cols(&s->dweight));
-    weights_gradient(pass, &s->a, &p->dy, &p->dshared_w_down);
+             .kind = moe_activation(p), .row_weights = without_cols(&s->weight),
+             .weighted_y = s->a.t, .drow_weights = without_cols(&s->dweight));
+    weights_gradient(pass, &s->a.t, &p->dy, &p->dshared_w_down);
     if (is_gated) weights_gradient(pass, &p->x, &dgate, &p->dshared_w_gate);
     weights_gradient(pass, &p->x, &dup, &p->dshared_w_up);
     if (tsri_is_present(&p->dx)) {

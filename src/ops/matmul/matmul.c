@@ -133,7 +133,7 @@ static tsr_status check_scales(const char *op, tsr_matmul_forward_args *args,
     int num = tsri_is_present(&args->b_up) ? 3 : 2;
     for (int i = 0; i < num; i++) p->is_block_scaled |= matmul_is_of_blocks(scales[i]);
     for (int i = 0; i < num; i++)
-        if (p->is_block_scaled && !matmul_is_of_blocks(scales[i]))
+        if (p->is_block_scaled && !matmul_is_of_blocks(scales[i]) && args->a.dtype != TSR_F64)
             return tsri_fail(TSR_INVALID_ARGUMENT,
                              "%s: %s is %s beside scales of blocks, expected scales of blocks too",
                              op, fields[i],

@@ -77,9 +77,15 @@ static void make_weights(const tsr_moe_estimate_args *a, tsr_dtype router, struc
     if (a->has_bias && a->is_gated) f->b_gate = MAKE(a->dtype, e, i);
     if (a->has_bias) f->b_up = MAKE(a->dtype, e, i);
     if (a->has_bias) f->b_down = MAKE(a->dtype, e, h);
-    if (s > 0 && a->is_gated) f->shared_w_gate = MAKE(a->dtype, s, h);
-    if (s > 0) f->shared_w_up = MAKE(a->dtype, s, h);
-    if (s > 0) f->shared_w_down = MAKE(a->dtype, h, s);
+    const bool is_shared_fp8 = s > 0 && a->shared_weight_dtype == TSR_E4M3;
+    const tsr_dtype of_shared = is_shared_fp8 ? TSR_E4M3 : a->dtype;
+    const int64_t of_h = (h + 127) / 128, of_s = (s + 127) / 128;
+    if (s > 0 && a->is_gated) f->shared_w_gate = MAKE(of_shared, s, h);
+    if (s > 0) f->shared_w_up = MAKE(of_shared, s, h);
+    if (s > 0) f->shared_w_down = MAKE(of_shared, h, s);
+    if (is_shared_fp8 && a->is_gated) f->shared_w_gate_scale = MAKE(TSR_F32, of_s, of_h);
+    if (is_shared_fp8) f->shared_w_up_scale = MAKE(TSR_F32, of_s, of_h);
+    if (is_shared_fp8) f->shared_w_down_scale = MAKE(TSR_F32, of_h, of_s);
     if (s > 0 && a->has_shared_gate) f->shared_gate = MAKE(a->dtype, h);
     c->backward =
         TSR_MOE_BACKWARD_ARGS(.router = f->router, .w_gate = f->w_gate, .w_up = f->w_up,
@@ -132,7 +138,8 @@ static void check(const tsr_moe_estimate_args *a) {
     const size_t x_bytes = got.activation_bytes;
     c.forward.y = MAKE(a->dtype, a->num_tokens, a->hidden);
     got.inference_workspace_bytes = peak_of(&c, false);
-    if (a->weight_dtype == TSR_E4M3) {
+    if (a->weight_dtype == TSR_E4M3 ||
+        (a->shared_weight_dtype == TSR_E4M3 && a->shared_intermediate > 0)) {
         got.inference_bytes =
             got.weight_bytes + got.activation_bytes + got.inference_workspace_bytes;
         assert_memory_equal(&m, &got, sizeof m); // what training needs is 0
@@ -197,6 +204,7 @@ static void calls_take_what_is_estimated(void **state) {
         a.has_capacity = below(&seed, 3) == 0;
         if (a.has_capacity) a.capacity = 1 + below(&seed, 30);
         if (below(&seed, 3) == 0) a.activation = TSR_ACTIVATION_RELU;
+        if (below(&seed, 6) == 0) a.shared_weight_dtype = TSR_E4M3;
         if (below(&seed, 4) == 0) {
             a.weight_dtype = TSR_E4M3;
             a.has_block_scales = (int32_t)below(&seed, 2);
@@ -236,6 +244,7 @@ static void estimate_refuses(void **state) {
     } while (0)
     REFUSED(dtype = TSR_I32, "moe_estimate", "dtype");
     REFUSED(router_dtype = TSR_I32, "moe_estimate", "router_dtype");
+    REFUSED(shared_weight_dtype = TSR_BF16, "moe_estimate", "shared_weight_dtype is bf16");
     REFUSED(weight_dtype = TSR_E5M2, "moe_estimate", "weight_dtype is e5m2, expected none or e4m3");
     REFUSED(router_dtype = TSR_F16, "router");
     REFUSED(num_experts = 0, "num_experts");

@@ -6,7 +6,8 @@
 #include "fp8_value.h"
 #include "test_support.h"
 
-enum { T = 19, H = 270, I = 256, E = 5, K = 2, R = T * K, OF_H = 3, OF_I = 2 };
+enum { T = 19, H = 270, I = 256, E = 5, K = 2, S = 131, R = T * K };
+enum { OF_H = 3, OF_I = 2, OF_S = 2 };
 
 static uint8_t code_in[E][2][I][H], code_down[E][H][I]; // of gate and up; of down
 static double w_in[E][2][I][H], w_down[E][H][I];        // the numbers, without scales
@@ -15,10 +16,14 @@ static float f_in[E][2][OF_I][OF_H], f_down[E][OF_H][OF_I], f_expert[3][E];
 static double x[T][H], b_in[2][E][I], b_down[E][H], weights[T][K], y[T][H], expected[T][H];
 static float fx[T][H], fb_in[2][E][I], fb_down[E][H], fweights[T][K], fy[T][H];
 static int32_t ids[T][K];
+static uint8_t code_shared[2][S][H], code_shared_down[H][S];
+static double w_shared[2][S][H], w_shared_down[H][S];
+static double s_shared[2][OF_S][OF_H], s_shared_down[OF_H][OF_S];
+static float f_shared[2][OF_S][OF_H], f_shared_down[OF_H][OF_S];
 static tsr_context *contexts[TSR_ISA_COUNT];
 
 struct fp8_case {
-    bool has_blocks, is_gated, is_joined, is_on_input, has_biases;
+    bool has_blocks, is_gated, is_joined, is_on_input, has_biases, has_shared;
 };
 
 static uint32_t state_of_draw = 1;
@@ -27,25 +32,27 @@ static double draw(void) {
     return (double)(state_of_draw >> 8) / 0x1p23 - 1;
 }
 
-static void fill(void) {
-    for (int e = 0; e < E; e++) {
-        for (int i = 0; i < 2 * I * H; i++) {
-            uint8_t *code = &code_in[e][0][0][0] + i;
-            *code = (uint8_t)((int)((draw() + 1) * 0x30) | (draw() < 0 ? 0x80 : 0));
-            (&w_in[e][0][0][0])[i] = fp8_value(TSR_E4M3, *code);
-        }
-        for (int i = 0; i < H * I; i++) {
-            uint8_t *code = &code_down[e][0][0] + i;
-            *code = (uint8_t)((int)((draw() + 1) * 0x30) | (draw() < 0 ? 0x80 : 0));
-            (&w_down[e][0][0])[i] = fp8_value(TSR_E4M3, *code);
-        }
+static void fill_codes(uint8_t *code, double *value, int count) {
+    for (int i = 0; i < count; i++) {
+        code[i] = (uint8_t)((int)((draw() + 1) * 0x30) | (draw() < 0 ? 0x80 : 0));
+        value[i] = fp8_value(TSR_E4M3, code[i]);
     }
-    for (int i = 0; i < E * 2 * OF_I * OF_H; i++)
-        (&s_in[0][0][0][0])[i] = (&f_in[0][0][0][0])[i] = (float)(1.5 + draw()) / 8;
-    for (int i = 0; i < E * OF_H * OF_I; i++)
-        (&s_down[0][0][0])[i] = (&f_down[0][0][0])[i] = (float)(1.5 + draw()) / 8;
-    for (int i = 0; i < 3 * E; i++)
-        (&s_expert[0][0])[i] = (&f_expert[0][0])[i] = (float)(1.5 + draw()) / 8;
+}
+
+static void fill_scales(float *scale, double *value, int count) {
+    for (int i = 0; i < count; i++) value[i] = scale[i] = (float)(1.5 + draw()) / 8;
+}
+
+static void fill(void) {
+    fill_codes(&code_in[0][0][0][0], &w_in[0][0][0][0], E * 2 * I * H);
+    fill_codes(&code_down[0][0][0], &w_down[0][0][0], E * H * I);
+    fill_codes(&code_shared[0][0][0], &w_shared[0][0][0], 2 * S * H);
+    fill_codes(&code_shared_down[0][0], &w_shared_down[0][0], H * S);
+    fill_scales(&f_in[0][0][0][0], &s_in[0][0][0][0], E * 2 * OF_I * OF_H);
+    fill_scales(&f_down[0][0][0], &s_down[0][0][0], E * OF_H * OF_I);
+    fill_scales(&f_expert[0][0], &s_expert[0][0], 3 * E);
+    fill_scales(&f_shared[0][0][0], &s_shared[0][0][0], 2 * OF_S * OF_H);
+    fill_scales(&f_shared_down[0][0], &s_shared_down[0][0], OF_H * OF_S);
     for (int i = 0; i < T * H; i++) (&x[0][0])[i] = (&fx[0][0])[i] = (float)draw();
     for (int i = 0; i < 2 * E * I; i++) (&b_in[0][0][0])[i] = (&fb_in[0][0][0])[i] = (float)draw();
     for (int i = 0; i < E * H; i++) (&b_down[0][0])[i] = (&fb_down[0][0])[i] = (float)draw();
@@ -82,8 +89,24 @@ static void add_expert(const struct fp8_case *t, int token, int e, double weight
     }
 }
 
+static void add_shared(const struct fp8_case *t, int token) {
+    static double a[S];
+    for (int i = 0; i < S; i++) {
+        double gate = 0, up = 0;
+        for (int h = 0; h < H; h++) {
+            gate += x[token][h] * w_shared[0][i][h] * s_shared[0][i / 128][h / 128];
+            up += x[token][h] * w_shared[1][i][h] * s_shared[1][i / 128][h / 128];
+        }
+        a[i] = t->is_gated ? gate / (1 + exp(-gate)) * up : fmax(up, 0);
+    }
+    for (int h = 0; h < H; h++)
+        for (int i = 0; i < S; i++)
+            expected[token][h] += a[i] * w_shared_down[h][i] * s_shared_down[h / 128][i / 128];
+}
+
 static void define(const struct fp8_case *t) {
     memset(expected, 0, sizeof expected);
+    for (int token = 0; token < T && t->has_shared; token++) add_shared(t, token);
     for (int token = 0; token < T; token++)
         for (int k = 0; k < K; k++)
             if (ids[token][k] >= 0) add_expert(t, token, ids[token][k], weights[token][k]);
@@ -132,6 +155,22 @@ static tsr_moe_forward_args args_of(const struct fp8_case *t, bool is_f64) {
         args.w_up_scale = TSR_TENSOR(data + step, real, E);
         args.w_down_scale = TSR_TENSOR(data + 2 * step, real, E);
     }
+    if (t->has_shared) {
+        const char *shared = is_f64 ? (void *)w_shared : code_shared;
+        const char *shared_scale = is_f64 ? (void *)s_shared : f_shared;
+        const size_t half = (size_t)(S * H) * tsr_dtype_bytes(of_w),
+                     half_scale = (size_t)(OF_S * OF_H) * tsr_dtype_bytes(real);
+        if (t->is_gated) {
+            args.shared_w_gate = TSR_TENSOR(shared, of_w, S, H);
+            args.shared_w_gate_scale = TSR_TENSOR(shared_scale, real, OF_S, OF_H);
+        }
+        args.shared_w_up = TSR_TENSOR(shared + half, of_w, S, H);
+        args.shared_w_up_scale = TSR_TENSOR(shared_scale + half_scale, real, OF_S, OF_H);
+        args.shared_w_down =
+            TSR_TENSOR(is_f64 ? (void *)w_shared_down : code_shared_down, of_w, H, S);
+        args.shared_w_down_scale =
+            TSR_TENSOR(is_f64 ? (void *)s_shared_down : f_shared_down, real, OF_H, OF_S);
+    }
     if (!t->has_biases) return args;
     const char *bias = is_f64 ? (void *)b_in : fb_in;
     if (t->is_gated) args.b_gate = TSR_TENSOR(bias, real, E, I);
@@ -155,9 +194,9 @@ static double error_of(bool is_f64) {
 static void values(void **state) {
     (void)state;
     fill();
-    for (int which = 0; which < 32; which++) {
-        const struct fp8_case t = {which & 1, which >> 1 & 1, which >> 2 & 1, which >> 3 & 1,
-                                   which >> 4 & 1};
+    for (int which = 0; which < 64; which++) {
+        const struct fp8_case t = {which & 1,      which >> 1 & 1, which >> 2 & 1,
+                                   which >> 3 & 1, which >> 4 & 1, which >> 5 & 1};
         tsr_moe_forward_args args = args_of(&t, true);
         define(&t);
         memset(y, 0xff, sizeof y);
@@ -184,7 +223,7 @@ static void refused(const tsr_moe_forward_args *args, const char *sentence) {
 }
 
 static void refusals(void **state) {
-    const struct fp8_case blocks = {true, true, true, false, false};
+    const struct fp8_case blocks = {true, true, true, false, false, false};
     static uint16_t half[E * I * H];
     (void)state;
     tsr_moe_forward_args args = args_of(&blocks, false);
@@ -215,6 +254,16 @@ static void refusals(void **state) {
     args = args_of(&blocks, false);
     args.w_gate_scale.data = fy;
     refused(&args, "moe_forward: y overlaps w_gate_scale in memory, expected none of its bytes");
+    const struct fp8_case shared = {true, true, true, false, false, true};
+    args = args_of(&shared, false);
+    args.shared_w_down_scale = (tsr_tensor){0};
+    refused(&args, "moe_forward: shared_w_down_scale is absent, expected a tensor");
+    args = args_of(&shared, false);
+    args.shared_w_up_scale = TSR_TENSOR(f_shared, TSR_F32, 1);
+    refused(&args, "moe_forward: shared_w_up_scale has shape (1,), expected (2, 3)");
+    args = args_of(&shared, false);
+    args.shared_w_gate = TSR_TENSOR(half, TSR_F32, S, H);
+    refused(&args, "moe_forward: shared_w_gate.dtype is f32, expected e4m3 as shared_w_up");
     // Programs that were built before scales existed pass this size.
     args = args_of(&blocks, false);
     args.size = offsetof(tsr_moe_forward_args, w_gate_scale);

@@ -44,6 +44,8 @@ static const struct param_spec forward_params[] = {
     SHARED_PARAMS,
     {"fp8", "the experts' weights are e4m3, with a scale for each of these", PARAM_CHOICE, 0,
      fp8_names, SOURCE_TENSORS},
+    {"shared_fp8", "and the shared expert's, with a scale for each 128 x 128", PARAM_FLAG, 0, NULL,
+     SOURCE_TENSORS},
     {0},
 };
 static const struct param_spec backward_params[] = {
@@ -91,6 +93,9 @@ static const struct slot_spec forward_slots[] = {
     {"w_gate_scale", SLOT_IN, SLOT_F32, true, NULL, true},
     {"w_up_scale", SLOT_IN, SLOT_F32, true, NULL, true},
     {"w_down_scale", SLOT_IN, SLOT_F32, true, NULL, true},
+    {"shared_w_gate_scale", SLOT_IN, SLOT_F32, true, NULL, true},
+    {"shared_w_up_scale", SLOT_IN, SLOT_F32, true, NULL, true},
+    {"shared_w_down_scale", SLOT_IN, SLOT_F32, true, NULL, true},
     {0},
 };
 #define GRADIENT(name, kind, of)                                                                   \
@@ -152,6 +157,8 @@ static int shared_shape(const struct moe_sizes *n, int slot, int64_t *shape) {
 
 static int forward_shape(const struct op_case *c, int slot, int64_t *shape) {
     struct moe_sizes n = moe_sizes_of(c);
+    const int64_t of_inter = (n.inter + 127) / 128, of_hidden = (n.hidden + 127) / 128,
+                  of_shared = (n.shared + 127) / 128;
     switch (slot) {
     case MIX_B_GATE:
     case MIX_B_UP: return shape_of(shape, 2, n.experts, n.inter, 0);
@@ -162,11 +169,13 @@ static int forward_shape(const struct op_case *c, int slot, int64_t *shape) {
     case MIX_W_GATE_SCALE:
     case MIX_W_UP_SCALE:
     case MIX_W_DOWN_SCALE: {
-        const int64_t of_inter = (n.inter + 127) / 128, of_hidden = (n.hidden + 127) / 128;
         const bool is_down = slot == MIX_W_DOWN_SCALE;
         return shape_of(shape, c->param[MIX_FP8] == FP8_BLOCKS ? 3 : 1, n.experts,
                         is_down ? of_hidden : of_inter, is_down ? of_inter : of_hidden);
     }
+    case MIX_SHARED_W_GATE_SCALE:
+    case MIX_SHARED_W_UP_SCALE: return shape_of(shape, 2, of_shared, of_hidden, 0);
+    case MIX_SHARED_W_DOWN_SCALE: return shape_of(shape, 2, of_hidden, of_shared, 0);
     default:
         return slot > MIX_Y ? shape_of(shape, 1, 1, 0, 0)
                             : shared_shape(&n, slot > MIX_SHARED_PREACT ? MIX_X : slot, shape);
@@ -196,16 +205,17 @@ static int backward_shape(const struct op_case *c, int slot, int64_t *shape) {
     return shared_shape(&n, slot > MIX_SHARED_PREACT ? like[slot] : slot, shape);
 }
 
+static bool is_of_fp8(const struct op_case *c, int slot) {
+    if (slot >= MIX_W_GATE && slot <= MIX_W_DOWN) return moe_fp8_of(c) != FP8_NONE;
+    return slot >= MIX_SHARED_W_GATE && slot <= MIX_SHARED_W_DOWN && moe_is_shared_fp8(c);
+}
+
 static tsr_dtype dtype_of(const struct op_case *c, int slot) {
     const tsr_dtype f32 = c->dtype == TSR_F64 ? TSR_F64 : TSR_F32;
     switch (c->spec->slots[slot].kind) {
     case SLOT_I32: return TSR_I32;
     case SLOT_F32: return f32;
-    case SLOT_MAIN:
-        return c->dtype != TSR_F64 && moe_fp8_of(c) != FP8_NONE && slot >= MIX_W_GATE &&
-                       slot <= MIX_W_DOWN
-                   ? TSR_E4M3
-                   : c->dtype;
+    case SLOT_MAIN: return c->dtype != TSR_F64 && is_of_fp8(c, slot) ? TSR_E4M3 : c->dtype;
     default:
         return c->spec->slots[slot].role == SLOT_INOUT && c->param[MIX_ACCUMULATE] != 0
                    ? f32
@@ -225,6 +235,7 @@ static bool infer(struct op_case *c) {
         c->param[MIX_FP8] = c->tensor[MIX_W_UP_SCALE].ndim == 3 ? FP8_BLOCKS : FP8_EXPERTS;
     if (c->is_present[MIX_SHARED_W_UP]) {
         if (shared->ndim != 2) return false;
+        if (!moe_is_backward(c)) c->param[MIX_SHARED_FP8] = shared->dtype == TSR_E4M3;
         c->param[MIX_SHARED_INTERMEDIATE] = (double)shared->shape[0];
     }
     if (c->is_present[MIX_IDS]) {
@@ -271,6 +282,8 @@ static void complete(struct op_case *c) {
     if (!backward) {
         is[MIX_W_UP_SCALE] = is[MIX_W_DOWN_SCALE] = c->param[MIX_FP8] != FP8_NONE;
         is[MIX_W_GATE_SCALE] = is[MIX_W_UP_SCALE] && is[MIX_W_GATE];
+        is[MIX_SHARED_W_UP_SCALE] = is[MIX_SHARED_W_DOWN_SCALE] = moe_is_shared_fp8(c);
+        is[MIX_SHARED_W_GATE_SCALE] = moe_is_shared_fp8(c) && is[MIX_W_GATE];
         return;
     }
     if (is[MIX_DROUTER] || is[MIX_DLOGITS]) {

@@ -39,6 +39,9 @@ enum moe_slot {
     MIX_W_GATE_SCALE,
     MIX_W_UP_SCALE,
     MIX_W_DOWN_SCALE,
+    MIX_SHARED_W_GATE_SCALE,
+    MIX_SHARED_W_UP_SCALE,
+    MIX_SHARED_W_DOWN_SCALE,
     MIX_DY = MIX_CORRECTION_BIAS,
     MIX_DBALANCE,
     MIX_DZ,
@@ -78,8 +81,9 @@ enum moe_param {
     MIX_CAPACITY,        // 0: by the factor
     MIX_CAPACITY_FACTOR, // 0: no capacity
     MIX_ROUTING,
-    MIX_ACCUMULATE,          // of backward
-    MIX_FP8 = MIX_ACCUMULATE // of forward: scales of the experts' weights
+    MIX_ACCUMULATE,           // of backward
+    MIX_FP8 = MIX_ACCUMULATE, // of forward: scales of the experts' weights
+    MIX_SHARED_FP8            // and whether the shared expert has them too, of blocks
 };
 
 enum moe_fp8 { FP8_NONE, FP8_EXPERTS, FP8_BLOCKS };
@@ -112,6 +116,9 @@ int64_t moe_capacity_of(const struct op_case *c); // 0: none
 static inline bool moe_is_backward(const struct op_case *c) { return c->spec->pass[0] == 'b'; }
 static inline enum moe_fp8 moe_fp8_of(const struct op_case *c) {
     return moe_is_backward(c) ? FP8_NONE : (enum moe_fp8)c->param[MIX_FP8];
+}
+static inline bool moe_is_shared_fp8(const struct op_case *c) {
+    return !moe_is_backward(c) && c->param[MIX_SHARED_FP8] != 0 && c->is_present[MIX_SHARED_W_UP];
 }
 static inline tsr_activation moe_activation_of(const struct op_case *c) {
     tsr_activation kind = (tsr_activation)c->param[MIX_ACTIVATION];

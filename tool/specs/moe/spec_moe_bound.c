@@ -61,8 +61,8 @@ static struct mix_value activate(const struct op_case *c, struct mix_value gate,
 // Everything about a case: the oracle's choice, and what it saves.
 struct forward {
     const struct op_case *c;
-    const double *w_gate, *w_up, *w_down; // times their scales
-    double *scaled[3];                    // those that are not the case's own
+    const double *w_gate, *w_up, *w_down, *shared_gate, *shared_up, *shared_down; // times scales
+    double *scaled[6]; // those that are not the case's own
     struct moe_sizes n;
     struct moe_saved saved;
     struct mix_rows rows;
@@ -116,25 +116,33 @@ static void bound_loss(const struct forward *f, int slot, double *bound) {
 
 // Weights (experts, rows, cols) times their scales; the case's own if there are none.
 static const double *scaled_weights(struct forward *f, const char *name, const char *scale_name,
-                                    int64_t rows, int64_t cols, double **room) {
+                                    bool has_blocks, int64_t experts, int64_t rows, int64_t cols,
+                                    double **room) {
     const double *w = case_values(f->c, name), *scale = case_values(f->c, scale_name);
     const int64_t of_rows = (rows + 127) / 128, of_cols = (cols + 127) / 128;
     if (w == NULL || scale == NULL) return w;
-    *room = mix_doubles(f->n.experts * rows * cols);
-    for (int64_t i = 0; i < f->n.experts * rows * cols; i++) {
+    *room = mix_doubles(experts * rows * cols);
+    for (int64_t i = 0; i < experts * rows * cols; i++) {
         const int64_t e = i / (rows * cols), row = i / cols % rows, col = i % cols;
         const int64_t block = (e * of_rows + row / 128) * of_cols + col / 128;
-        (*room)[i] = w[i] * scale[moe_fp8_of(f->c) == FP8_BLOCKS ? block : e];
+        (*room)[i] = w[i] * scale[has_blocks ? block : e];
     }
     return *room;
 }
 
 static void forward_create(struct forward *f, const struct op_case *c) {
     *f = (struct forward){.c = c, .n = moe_sizes_of(c)};
-    const int64_t hidden = f->n.hidden, inter = f->n.inter;
-    f->w_gate = scaled_weights(f, "w_gate", "w_gate_scale", inter, hidden, &f->scaled[0]);
-    f->w_up = scaled_weights(f, "w_up", "w_up_scale", inter, hidden, &f->scaled[1]);
-    f->w_down = scaled_weights(f, "w_down", "w_down_scale", hidden, inter, &f->scaled[2]);
+    const int64_t hidden = f->n.hidden, inter = f->n.inter, shared = f->n.shared;
+    const int64_t experts = f->n.experts;
+    const bool has_blocks = moe_fp8_of(c) == FP8_BLOCKS;
+    double **room = f->scaled;
+#define SCALED(name, ...) scaled_weights(f, name, name "_scale", __VA_ARGS__, room++)
+    f->w_gate = SCALED("w_gate", has_blocks, experts, inter, hidden);
+    f->w_up = SCALED("w_up", has_blocks, experts, inter, hidden);
+    f->w_down = SCALED("w_down", has_blocks, experts, hidden, inter);
+    f->shared_gate = SCALED("shared_w_gate", true, 1, shared, hidden);
+    f->shared_up = SCALED("shared_w_up", true, 1, shared, hidden);
+    f->shared_down = SCALED("shared_w_down", true, 1, hidden, shared);
     const struct moe_sizes *n = &f->n;
     const int64_t choices = n->tokens * n->top_k;
     f->saved =
@@ -149,7 +157,7 @@ static void forward_create(struct forward *f, const struct op_case *c) {
 static void forward_release(struct forward *f) {
     free(f->saved.ids), free(f->saved.weights), free(f->saved.preact), free(f->saved.shared_preact);
     free(f->e_weights);
-    for (int i = 0; i < 3; i++) free(f->scaled[i]);
+    for (int i = 0; i < 6; i++) free(f->scaled[i]);
     mix_rows_release(&f->rows);
 }
 
@@ -177,15 +185,9 @@ static struct mlp expert_of(const struct forward *f, int64_t e) {
                         moe_fp8_of(c) != FP8_NONE};
 }
 
-static struct mlp shared_of(const struct op_case *c, int64_t inter) {
-    return (struct mlp){case_values(c, "shared_w_gate"),
-                        case_values(c, "shared_w_up"),
-                        case_values(c, "shared_w_down"),
-                        NULL,
-                        NULL,
-                        NULL,
-                        inter,
-                        false};
+static struct mlp shared_of(const struct forward *f) {
+    return (struct mlp){f->shared_gate, f->shared_up, f->shared_down, NULL,
+                        NULL,           NULL,         f->n.shared,    moe_is_shared_fp8(f->c)};
 }
 
 // <a, w> + bias; e_a NULL: a is exact. In fp8, tensor cores truncate sums of 128 by up to 2^-6 of their magnitude.
@@ -291,8 +293,11 @@ static struct mix_value shared_factor(const struct op_case *c, const double *x, 
 static void bound_shared(const struct forward *f, int64_t t, double *e_preact, double *room,
                          double *out, double *e_out) {
     const double *x = (const double *)f->c->tensor[MIX_X].data + t * f->n.hidden;
-    const struct mlp m = shared_of(f->c, f->n.shared);
-    bound_mlp(f, &m, x, NULL, e_preact, room, out, e_out);
+    const struct mlp m = shared_of(f);
+    double *e_x = mix_doubles(f->n.hidden);
+    if (m.is_fp8) quantize_row(x, e_x, f->n.hidden);
+    bound_mlp(f, &m, x, e_x, e_preact, room, out, e_out);
+    free(e_x);
 }
 
 static void bound_y(const struct forward *f, double *bound) {

@@ -63,7 +63,10 @@ tsr_status moe_call_forward(tsr_context *ctx, const struct op_case *c, const cha
         .mean_probs = T(MIX_MEAN_PROBS), .load_balance_loss = T(MIX_BALANCE), .z_loss = T(MIX_Z),
         .usage_variance = T(MIX_VARIANCE), .num_nan_rows = T(MIX_NAN_ROWS),
         .num_dropped = T(MIX_DROPPED), .w_gate_scale = T(MIX_W_GATE_SCALE),
-        .w_up_scale = T(MIX_W_UP_SCALE), .w_down_scale = T(MIX_W_DOWN_SCALE), MOE_OPTIONS(c));
+        .w_up_scale = T(MIX_W_UP_SCALE), .w_down_scale = T(MIX_W_DOWN_SCALE),
+        .shared_w_gate_scale = T(MIX_SHARED_W_GATE_SCALE),
+        .shared_w_up_scale = T(MIX_SHARED_W_UP_SCALE),
+        .shared_w_down_scale = T(MIX_SHARED_W_DOWN_SCALE), MOE_OPTIONS(c));
     return workspace_bytes != NULL ? tsr_moe_forward_prepare(ctx, &args, workspace_bytes)
                                    : tsr_moe_forward(ctx, &args);
 }
@@ -120,6 +123,9 @@ tsr_status moe_oracle(const struct op_case *c, const struct moe_saved *saved) {
         args.w_gate_scale = T(MIX_W_GATE_SCALE);
         args.w_up_scale = T(MIX_W_UP_SCALE);
         args.w_down_scale = T(MIX_W_DOWN_SCALE);
+        args.shared_w_gate_scale = T(MIX_SHARED_W_GATE_SCALE);
+        args.shared_w_up_scale = T(MIX_SHARED_W_UP_SCALE);
+        args.shared_w_down_scale = T(MIX_SHARED_W_DOWN_SCALE);
     }
     tsr_status status = tsr_moe_forward(moe_oracle_context(), &args);
     free(y);

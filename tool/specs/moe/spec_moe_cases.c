@@ -91,6 +91,11 @@ static void draw_tensors(struct rng *rng, struct op_case *c) {
         is[MIX_W_UP_SCALE] = is[MIX_W_DOWN_SCALE] = true;
         is[MIX_W_GATE_SCALE] = is_gated;
     }
+    if (is[MIX_SHARED_W_UP] && rng_chance(rng, 0.3)) {
+        c->param[MIX_SHARED_FP8] = 1;
+        is[MIX_SHARED_W_UP_SCALE] = is[MIX_SHARED_W_DOWN_SCALE] = true;
+        is[MIX_SHARED_W_GATE_SCALE] = is_gated;
+    }
     is[MIX_PREACT] = rng_chance(rng, 0.5);
     is[MIX_SHARED_PREACT] = is[MIX_SHARED_W_UP] && is[MIX_PREACT];
     is[MIX_B_GATE] = is_gated && rng_chance(rng, 0.4);
@@ -132,6 +137,7 @@ void moe_randomize(struct rng *rng, struct op_case *c) {
 #define ROUTED " +router +w_gate"
 #define FP8 "tokens=21 hidden=150 intermediate=140 experts=5 top_k=2 "
 #define SCALED "+w_gate_scale +w_up_scale +w_down_scale"
+#define SHARED_SCALED "+shared_w_gate_scale +shared_w_up_scale +shared_w_down_scale "
 #define SAVED " +preact +topk_ids +topk_weights"
 #define SHARED "shared_intermediate=17 +shared_w_gate +shared_w_up +shared_w_down "
 #define LOSSES                                                                                     \
@@ -190,6 +196,10 @@ const struct edge_case moe_forward_edges[] = {
      FILL_NORMAL, LAYOUT_CONTIGUOUS},
     EDGE("wide", WIDE ROUTED SAVED),
     EDGE("fp8, DeepSeek-V3", FP8 "scoring=sigmoid fp8=blocks " SHARED SCALED ROUTED),
+    EDGE("fp8, DeepSeek-V3, the shared expert too",
+         FP8 "scoring=sigmoid fp8=blocks shared_fp8=1 " SHARED SHARED_SCALED SCALED ROUTED),
+    EDGE("fp8, the shared expert alone, saved",
+         FP8 "shared_fp8=1 +shared_gate " SHARED SHARED_SCALED ROUTED SAVED " +shared_preact"),
     EDGE("fp8, scales of experts, saved", FP8 "fp8=experts " SCALED ROUTED SAVED),
     EDGE("fp8, gpt-oss",
          FP8 "fp8=blocks activation=swiglu_clamped +b_gate +b_up +b_down " SCALED ROUTED),

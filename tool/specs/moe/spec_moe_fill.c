@@ -146,6 +146,7 @@ static double scale_of(const struct op_case *c, int slot, enum edge_fill fill) {
     const struct moe_sizes n = moe_sizes_of(c);
     const bool backward = moe_is_backward(c);
     if (slot >= MIX_W_GATE && slot <= MIX_W_DOWN && moe_fp8_of(c) != FP8_NONE) return 1;
+    if (slot >= MIX_SHARED_W_GATE && slot <= MIX_SHARED_W_DOWN && moe_is_shared_fp8(c)) return 1;
     switch (slot) {
     case MIX_X: return fill == FILL_LARGE ? 8 : fill == FILL_ZERO ? 0 : 1;
     case MIX_W_GATE:
@@ -195,7 +196,9 @@ bool moe_fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill
         return true;
     }
     if (!backward && slot >= MIX_W_GATE_SCALE) {
-        const double k = (double)(slot == MIX_W_DOWN_SCALE ? n.inter : n.hidden);
+        const double k = (double)(slot == MIX_W_DOWN_SCALE          ? n.inter
+                                  : slot == MIX_SHARED_W_DOWN_SCALE ? n.shared
+                                                                    : n.hidden);
         for (int64_t i = 0; i < numel; i++) values[i] = (0.5 + rng_uniform(rng)) / sqrt(k + 1);
         return true;
     }

@@ -56,8 +56,10 @@ static bool estimate(tsr_context *ctx, const struct op_case *c, const char *vari
         .router_dtype = c->small_dtype, .is_gated = n.is_gated, .has_bias = has_bias,
         .has_shared_gate = is[MIX_SHARED_GATE],
         .weight_dtype = moe_fp8_of(c) != FP8_NONE ? TSR_E4M3 : TSR_DTYPE_NONE,
-        .has_block_scales = moe_fp8_of(c) == FP8_BLOCKS, .num_tokens = n.tokens, .hidden = n.hidden,
-        .intermediate = n.inter, .num_experts = n.experts, .shared_intermediate = n.shared);
+        .has_block_scales = moe_fp8_of(c) == FP8_BLOCKS,
+        .shared_weight_dtype = moe_is_shared_fp8(c) ? TSR_E4M3 : TSR_DTYPE_NONE,
+        .num_tokens = n.tokens, .hidden = n.hidden, .intermediate = n.inter,
+        .num_experts = n.experts, .shared_intermediate = n.shared);
     return tsr_moe_estimate(ctx, &args, memory) == TSR_OK;
 }
 
@@ -70,7 +72,7 @@ double moe_forward_predict(tsr_context *ctx, const struct op_case *c, const char
                   is[MIX_SHARED_PREACT] == (is[MIX_PREACT] && has_shared);
     for (int s = MIX_CORRECTION_BIAS; s <= MIX_DROPPED; s++)
         is_covered &= !is[s] || s == MIX_B_GATE || s == MIX_B_UP || s == MIX_Y;
-    is_covered &= moe_fp8_of(c) == FP8_NONE || !is[MIX_PREACT];
+    is_covered &= !is[MIX_PREACT] || (moe_fp8_of(c) == FP8_NONE && !moe_is_shared_fp8(c));
     if (!is_covered || !estimate(ctx, c, variant, has_bias, &m)) return NAN;
     const double x = case_elements(c, MIX_X) * (double)tsr_dtype_bytes(c->dtype);
     return !is[MIX_PREACT] ? (double)m.inference_bytes
