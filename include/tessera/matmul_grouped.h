@@ -72,12 +72,11 @@ typedef struct tsr_matmul_grouped_forward_args {
     int32_t accumulate;
     float alpha;
     int32_t has_alpha;
-    tsr_tensor a_rows;  // in  (rows), int32, optional, with offsets
-    tsr_tensor bias_up; // in  (num_groups, n), optional, with b_up
-    tsr_tensor a_scale; // in  () or (1), or (rows, ceil(k / 128)); fp8, optional
-    tsr_tensor
-        b_scale; // in  () or (1), (num_groups), or (num_groups, ceil(k / 128), ceil(n / 128)); fp8, optional
-    tsr_tensor b_up_scale; // in as b_scale, for b_up; optional
+    tsr_tensor a_rows;     // in  (rows), int32, optional, with offsets
+    tsr_tensor bias_up;    // in  (num_groups, n), optional, with b_up
+    tsr_tensor a_scale;    // in  (1), (rows, ceil(k / 128)) or (num_groups, rows, ceil(k / 128))
+    tsr_tensor b_scale;    // in  (1), (num_groups) or (num_groups, ceil(k / 128), ceil(n / 128))
+    tsr_tensor b_up_scale; // in  as b_scale, for b_up; these three with fp8, optional
 } tsr_matmul_grouped_forward_args;
 
 #define TSR_MATMUL_GROUPED_FORWARD_ARGS(...)                                                       \

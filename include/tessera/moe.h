@@ -116,12 +116,12 @@ typedef struct tsr_moe_forward_args {
     tsr_tensor num_nan_rows;      // out (1), int32, optional
     tsr_tensor num_dropped;       // out (1), int32, optional
     TSR_MOE_FIELDS;
-    tsr_tensor w_gate_scale; // in  (num_experts) or of blocks, f32, with w_gate of e4m3
-    tsr_tensor w_up_scale;   // in  as w_gate_scale, with w_up of e4m3
-    tsr_tensor w_down_scale; // in  as w_gate_scale, with w_down of e4m3
-    tsr_tensor shared_w_gate_scale; // in  of blocks, f32, with shared_w_gate of e4m3
-    tsr_tensor shared_w_up_scale;   // in  of blocks, f32, with shared_w_up of e4m3
-    tsr_tensor shared_w_down_scale; // in  of blocks, f32, with shared_w_down of e4m3
+    tsr_tensor w_gate_scale;        // in  (num_experts) or of blocks, f32, with w_gate of e4m3
+    tsr_tensor w_up_scale;          // in  as w_gate_scale, with w_up of e4m3
+    tsr_tensor w_down_scale;        // in  as w_gate_scale, with w_down of e4m3
+    tsr_tensor shared_w_gate_scale; // in  (ceil(intermediate_s / 128), ceil(hidden / 128)), f32
+    tsr_tensor shared_w_up_scale;   // in  (ceil(intermediate_s / 128), ceil(hidden / 128)), f32
+    tsr_tensor shared_w_down_scale; // in  (ceil(hidden / 128), ceil(intermediate_s / 128)), f32
 } tsr_moe_forward_args;
 
 #define TSR_MOE_FORWARD_ARGS(...)                                                                  \

@@ -10,9 +10,12 @@
 
 // ---- Variants ---------------------------------------------------------------------------------
 // To add one: a row here with its supports, plan and run. verify, bench and the tests find it. Both passes have the
-// same variants, but for the last one.
+// same variants, but for the first one.
 
 static const struct tsri_variant variants[] = {
+    {"cuda-fp8", "tiles of e4m3 by the copy engine and wgmma, on Hopper", TSR_VARIANT_CUDA,
+     matmul_grouped_fp8_serves, matmul_grouped_plan_fp8, matmul_grouped_fp8_run,
+     matmul_grouped_fp8_prepare},
     {"tiled",
      "blocks of all groups side by side, each packs the part of b that it needs, but for few rows",
      TSR_VARIANT_ISA, matmul_has_kernels, matmul_grouped_plan_tiled, matmul_grouped_tiled_run},
@@ -31,19 +34,16 @@ static const struct tsri_variant variants[] = {
      matmul_grouped_fma_serves, matmul_cuda_plan_fma, matmul_cuda_fma_run, matmul_cuda_fma_prepare},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, matmul_grouped_reference_run},
-    {"cuda-fp8", "tiles of e4m3 by the copy engine and wgmma, on Hopper", TSR_VARIANT_CUDA,
-     matmul_grouped_fp8_serves, matmul_grouped_plan_fp8, matmul_grouped_fp8_run,
-     matmul_grouped_fp8_prepare},
 };
-enum { OF_FORWARD = TSRI_COUNT(variants), OF_BACKWARD = OF_FORWARD - 1 };
+enum { OF_FORWARD = TSRI_COUNT(variants), FORWARD_ALONE = 1 };
 
 // matmul lists the kernels that serve this operation too.
 const struct tsri_op tsri_matmul_grouped_forward_op = {
     "matmul_grouped_forward",      variants, OF_FORWARD, matmul_grouped_prefer,
     matmul_grouped_forward_kernel, NULL};
 const struct tsri_op tsri_matmul_grouped_backward_op = {
-    "matmul_grouped_backward",      variants, OF_BACKWARD, matmul_grouped_prefer,
-    matmul_grouped_backward_kernel, NULL};
+    "matmul_grouped_backward", variants + FORWARD_ALONE,       OF_FORWARD - FORWARD_ALONE,
+    matmul_grouped_prefer,     matmul_grouped_backward_kernel, NULL};
 
 // ---- Checks -----------------------------------------------------------------------------------
 

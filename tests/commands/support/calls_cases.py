@@ -15,7 +15,7 @@ from calls_support import DTYPES
 FIXED_F32 = {"mean", "rstd", "lse", "lses", "m", "v", "master", "loss", "dloss", "cos", "sin", "inv_freq", "a_scale",
              "b_scale", "b_up_scale", "correction_bias", "topk_weights", "dtopk_weights", "mean_probs", "load_balance_loss",
              "z_loss", "usage_variance", "dload_balance_loss", "dz_loss", "row_weights", "drow_weights", "weights", "shared_gate",
-             "dweights", "dshared_gate", "y_scale"}
+             "dweights", "dshared_gate", "y_scale", *(name + "_scale" for name in moe_cases.WEIGHTS | moe_cases.SHARED_WEIGHTS)}
 NOT_FIXED = {("attention_forward", "v"), ("attention_backward", "v")}  # values, not second moments
 INDICES = {"cu_seqlens_q", "cu_seqlens_k", "seqused_k", "cache_seqlens", "page_table", "positions", "ids", "targets",
            "offsets", "counts", "a_rows", "dc_rows", "topk_ids", "tokens_per_expert", "num_nan_rows", "row_tokens",
@@ -28,7 +28,7 @@ TOGETHER = [("k_new", "v_new"), ("cos", "sin"), ("cu_seqlens_q", "cu_seqlens_k")
 COMES_WITH = {"residual_out": "residual", "weighted_y": "row_weights", "row_weights": "topk_weights"}
 # Transposed if the option is set.
 TRANSPOSED = {"transpose_a": ("a", "a_scale", "da"), "transpose_b": ("b", "b_up", "b_scale", "b_up_scale", "db")}
-TRANSPOSED_GROUPED = {"transpose_b": ("b", "b_up", "db")}
+TRANSPOSED_GROUPED = {"transpose_b": ("b", "b_up", "b_scale", "b_up_scale", "db")}
 
 
 # ---- Shapes, as written in the comments ----------------------------------------------------------
@@ -131,7 +131,12 @@ class Case:
             if forms in self.tensors:
                 return self.tensors[forms].shape
             return self.shape_of(forms, rng) if any(forms in c.fields for c in self.calls) else None
-        if {"offsets", "counts"} <= set(self.calls[0].fields) and len(forms) > 1:
+        is_grouped = {"offsets", "counts"} <= set(self.calls[0].fields)
+        if is_grouped and name == "a_scale":  # of the tensor, or of blocks
+            forms = [forms[1 + ("counts" in self.tensors)]] if self.sizes["has_blocks"] else forms[:1]
+        elif is_grouped and name.endswith("_scale"):  # of the tensor, of groups, of blocks
+            forms = [forms[1 + self.sizes["has_blocks_of_b"]]] if self.sizes["has_blocks"] else forms[:1]
+        elif is_grouped and len(forms) > 1:
             forms = forms[1:] if "counts" in self.tensors or self.sizes.get("has_counts") else forms[:1]
         if name + "_rows" in self.tensors:  # a list of its rows
             forms = [[f"num_{name}_rows", *forms[0][-1:]]]
@@ -141,7 +146,7 @@ class Case:
             forms = [form for form in forms if ("total" in form) == self.sizes["is_packed"]]
         if "x_rows" in self.calls[0].fields and name + "_rows" not in self.tensors:
             forms = forms[-1:] if "x_rows" in self.tensors else forms[:1]
-        elif name.endswith("_scale"):
+        elif name.endswith("_scale") and not is_grouped:
             forms = forms[-1:] if self.sizes["has_blocks"] else forms[:-1]
         form = list(rng.choice(forms) if rng else forms[0])
         if self.is_packed() and "cu_seqlens_q" in self.calls[0].fields:
@@ -177,6 +182,8 @@ class Case:
             if name not in ("a", "b", "b_up"):
                 return "f32"
             return self.sizes["fp8_b"] if name != "a" else self.main
+        if moe_cases.is_moe(self) and moe_cases.is_fp8(self, name):
+            return "e4m3"
         if moe_cases.is_moe(self) and name in ("logits", "dlogits"):
             return "f64" if self.main == "f64" else "f32"
         is_small = name in SMALL or (op.rsplit("_", 1)[0], name) in SMALL_OF
@@ -331,6 +338,8 @@ def is_there(rng, case, name, f, forced, absent):
         return ("offsets" not in case.tensors) == (rng.random() < 0.98)
     if name in ("a_rows", "dc_rows") and "counts" in case.tensors:
         return rng.random() < 0.02
+    if name == "a_rows" and case.main in ("e4m3", "e5m2"):
+        return rng.random() < 0.02
     if name == "preact":
         return bool(case.scalars.get("activation"))
     if name == "bias_up" and "b_up" not in case.tensors:
@@ -347,12 +356,13 @@ def draw_case(rng, calls, forced=(), absent=(), spoiled=None, dtypes=None):
     op = calls[0].op
     main = rng.choice(dtypes or ["f32"] * 5 + ["bf16"] * 2 + ["f16"] * 2 + ["f64"])
     if set(forced) & {"a_scale", "b_scale", "b_up_scale"} or (
-            len(calls) == 1 and op in ("matmul_forward", "cast") and rng.random() < 0.3):
+            len(calls) == 1 and op in ("matmul_forward", "matmul_grouped_forward", "cast") and rng.random() < 0.3):
         main = rng.choice(["e4m3", "e5m2"])
     case = Case(calls, draw_sizes(rng, calls[0]), main)
     case.field_names = {n for c in calls for n in c.tensors}
     s = case.sizes
     s |= {"is_packed": "positions" in case.field_names and rng.random() < 0.3, "has_blocks": rng.random() < 0.5,
+          "has_blocks_of_b": rng.random() < 0.5,
           "shared_b": rng.random() < 0.4, "fp8_b": rng.choice(["e4m3", "e5m2"])}
     draw_scalars(rng, case, forced, spoiled)
     if op == "cast":

@@ -9,9 +9,10 @@ WITH_LOGITS = {"logits", "dlogits"}
 WITH_IDS = {"dtopk_weights"}
 ROUTED = ROUTED_OUTPUTS | {"correction_bias", "dload_balance_loss", "dz_loss", "scoring", "no_renormalize", "routed_scaling",
                            "num_groups", "topk_groups", "group_score", "round_weights"}
-GATED = {"w_gate", "b_gate", "dw_gate", "db_gate", "shared_w_gate", "dshared_w_gate"}
+GATED = {"w_gate", "b_gate", "dw_gate", "db_gate", "shared_w_gate", "dshared_w_gate", "w_gate_scale", "shared_w_gate_scale"}
 
 
+WEIGHTS, SHARED_WEIGHTS = {"w_gate", "w_up", "w_down"}, {"shared_w_gate", "shared_w_up", "shared_w_down"}
 NEEDED = {"drouter": "router", "dlogits_bias": "router", "dlogits": "logits", "db_gate": "w_gate",  # of an output
           "shared_preact": "shared_w_up", "dshared_w_gate": "shared_w_gate", "dshared_w_up": "shared_w_up",
           "dshared_w_down": "shared_w_up", "dshared_gate": "shared_gate"}
@@ -23,6 +24,12 @@ def is_moe(case):
 
 def is_routed(case):
     return "router" in case.tensors or "logits" in case.tensors
+
+
+def is_fp8(case, name):
+    """Whether these weights, or those of this scale, are e4m3."""
+    name = name.removesuffix("_scale")
+    return name in WEIGHTS and case.sizes.get("fp8") or name in SHARED_WEIGHTS and case.sizes.get("shared_fp8")
 
 
 def num_rows(case):
@@ -43,6 +50,9 @@ def shape_of(case, name):
         "preact": (num_rows(case), cols * i), "shared_preact": (int(np.prod(lead, dtype=np.int64)), cols * shared),
         "topk_ids": (*lead, k), "topk_weights": (*lead, k), "offsets": (e + 1,), "tokens_per_expert": (e,),
         "mean_probs": (e,)}
+    if name.endswith("_scale"):
+        *experts, rows, columns = shapes[name.removesuffix("_scale")]
+        return (*experts, -(-rows // 128), -(-columns // 128)) if case.sizes["has_blocks"] or not experts else (e,)
     if name in ("residual", "y", "dy", "dx"):
         return shapes["x"]
     if name in shapes:
@@ -107,6 +117,11 @@ def draw_tensors(rng, case, forced, absent, values):
     if has_shared:
         given += ["shared_w_up", "shared_w_down"] + (["shared_w_gate"] if s["is_gated"] else [])
         given += ["shared_gate"] if maybe("shared_gate") else []
+    is_alone = not is_pair and not is_backward and case.main != "f64"
+    scales = lambda weights: [n + "_scale" for n in sorted(weights) if n in given]
+    s["fp8"] = is_alone and (bool(forced & set(scales(WEIGHTS))) or rng.random() < 0.15)
+    s["shared_fp8"] = is_alone and has_shared and (bool(forced & set(scales(SHARED_WEIGHTS))) or rng.random() < 0.2)
+    given += (scales(WEIGHTS) if s["fp8"] else []) + (scales(SHARED_WEIGHTS) if s["shared_fp8"] else [])
     if is_backward:
         given += ["dy"] + [n for n in ("dload_balance_loss", "dz_loss") if source != "ids" and maybe(n)]
         if case.scalars.get("accumulate"):
