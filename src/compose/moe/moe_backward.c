@@ -173,8 +173,8 @@ static void bias_gradients(struct moe_pass *pass, const struct between *b) {
 static void make_gradients(struct moe_pass *pass, const struct between *b,
                            const struct listed *dy) {
     const struct moe_problem *p = pass->p;
-    const bool copies_x =
-        p->options.weights_on_input || moe_copies_rows(p, 0, moe_preact_cols(p, p->intermediate));
+    const bool copies_x = p->options.weights_on_input ||
+                          moe_copies_rows(pass, 0, moe_preact_cols(p, p->intermediate));
     const struct listed x = listed_rows(b, &p->x, copies_x);
     tsr_tensor dgate, dup, both;
     moe_split(p, &b->dh, &dgate, &dup);
@@ -245,7 +245,7 @@ void moe_backward_pass(struct moe_pass *pass) {
     place(pass, &b);
     moe_shared_place(pass, &shared);
     const bool copies_dy =
-        moe_copies_rows(p, p->intermediate, tsri_is_present(&p->dw_down) ? p->intermediate : 0);
+        moe_copies_rows(pass, p->intermediate, tsri_is_present(&p->dw_down) ? p->intermediate : 0);
     const struct listed dy = listed_rows(&b, &p->dy, copies_dy);
     MOE_CALL(pass, moe_permute, .topk_ids = p->topk_ids, .offsets = b.offsets,
              .row_tokens = b.row_tokens, .token_rows = b.token_rows,

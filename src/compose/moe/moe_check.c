@@ -29,13 +29,14 @@ struct field {
 
 static tsr_status check_dtype(const struct moe_problem *p, const struct field *f) {
     const tsr_dtype x = p->x.dtype, got = f->t->dtype;
-    const tsr_dtype expected =
-        f->rule == REAL                                                   ? p->real
-        : f->rule == INT32                                                ? TSR_I32
-        : f->rule == AS_ROUTER                                            ? p->router.dtype
-        : f->rule == AS_WEIGHTS && moe_is_fp8(p) && !p->is_backward       ? TSR_E4M3
-        : f->rule == AS_SHARED && moe_is_shared_fp8(p) && !p->is_backward ? TSR_E4M3
-                                                                          : x;
+    const bool may_be_fp8 = !p->is_backward && x != TSR_F64;
+    const tsr_dtype expected = f->rule == REAL        ? p->real
+                               : f->rule == INT32     ? TSR_I32
+                               : f->rule == AS_ROUTER ? p->router.dtype
+                               : f->rule == AS_WEIGHTS && moe_is_fp8(p) && may_be_fp8 ? TSR_E4M3
+                               : f->rule == AS_SHARED && moe_is_shared_fp8(p) && may_be_fp8
+                                   ? TSR_E4M3
+                                   : x;
     const bool may_be_f32 = f->rule == AS_X_OR_F32 || f->rule == AS_ROUTER;
     if (got == expected || (may_be_f32 && got == p->real)) return TSR_OK;
     return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s, expected %s%s", p->op, f->name,
@@ -202,6 +203,13 @@ static struct field scale_field(const char *name, tsr_tensor *t, int presence, i
         REAL, WEIGHTS, 3,       {experts, tsri_ceil_div(rows, BLOCK), tsri_ceil_div(cols, BLOCK)}};
 }
 
+// The scales of some weights, of which any are present: with fp8 all are needed, in f64 all or none.
+static int scales_presence(const struct moe_problem *p, bool is_fp8, bool has_any) {
+    if (p->is_backward) return OPTIONAL;
+    if (p->x.dtype == TSR_F64) return has_any ? REQUIRED : OPTIONAL;
+    return is_fp8 ? REQUIRED : EXCLUDED;
+}
+
 // Inputs come first. Tensors of the other pass are absent and optional.
 static int list_fields(struct moe_problem *p, struct field *fields) {
     const int64_t e = p->num_experts, i = p->intermediate, h = p->hidden, k = p->top_k;
@@ -215,11 +223,14 @@ static int list_fields(struct moe_problem *p, struct field *fields) {
     const int chosen = choice == TSRI_IN ? need : may, routed = p->source == MOE_IDS ? no : may;
     const int with_router = p->source == MOE_ROUTER ? may : no, with_gate = is_gated ? may : no;
     const int with_shared = has_shared ? may : no;
-    const int scaled = is_backward ? may : moe_is_fp8(p) ? need : p->x.dtype == TSR_F64 ? may : no;
-    const int shared_scaled = is_backward                           ? may
-                              : moe_is_shared_fp8(p)                ? need
-                              : has_shared && p->x.dtype == TSR_F64 ? may
-                                                                    : no;
+    const bool has_scales = tsri_is_present(&p->w_gate_scale) || tsri_is_present(&p->w_up_scale) ||
+                            tsri_is_present(&p->w_down_scale);
+    const bool has_shared_scales = tsri_is_present(&p->shared_w_gate_scale) ||
+                                   tsri_is_present(&p->shared_w_up_scale) ||
+                                   tsri_is_present(&p->shared_w_down_scale);
+    const int scaled = scales_presence(p, moe_is_fp8(p), has_scales);
+    const int shared_scaled =
+        has_shared ? scales_presence(p, moe_is_shared_fp8(p), has_shared_scales) : no;
     const int64_t of_h = tsri_ceil_div(h, BLOCK), of_s = tsri_ceil_div(s, BLOCK);
     const int shared_gated = !has_shared || !is_gated ? no : need;
     const struct field all[] = {

@@ -44,7 +44,10 @@ static tsr_status check_dtype(const char *field, tsr_dtype dtype) {
     }
 }
 
-static tsr_status check_weight_dtype(const char *field, tsr_dtype dtype) {
+static tsr_status check_weight_dtype(const char *field, tsr_dtype dtype, tsr_dtype x) {
+    if (dtype == TSR_E4M3 && x == TSR_F64)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s is e4m3 beside dtype f64, expected none", op,
+                         field);
     if (dtype == TSR_DTYPE_NONE || dtype == TSR_E4M3) return TSR_OK;
     return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s is %s, expected none or e4m3", op, field,
                      tsr_dtype_name(dtype));
@@ -55,8 +58,8 @@ static tsr_status check(const tsr_moe_estimate_args *args) {
     TSRI_TRY(check_dtype("dtype", args->dtype));
     if (args->router_dtype != TSR_DTYPE_NONE)
         TSRI_TRY(check_dtype("router_dtype", args->router_dtype));
-    TSRI_TRY(check_weight_dtype("weight_dtype", args->weight_dtype));
-    TSRI_TRY(check_weight_dtype("shared_weight_dtype", args->shared_weight_dtype));
+    TSRI_TRY(check_weight_dtype("weight_dtype", args->weight_dtype, args->dtype));
+    TSRI_TRY(check_weight_dtype("shared_weight_dtype", args->shared_weight_dtype, args->dtype));
     int64_t weights = 2, rows = 2, tokens = 2, routes = 1;
     TSRI_TRY(tsri_estimate_check_size(op, "num_experts", args->num_experts, 1, &weights));
     TSRI_TRY(tsri_estimate_check_size(op, "hidden", args->hidden, 0, &weights));

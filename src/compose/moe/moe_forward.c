@@ -20,7 +20,7 @@ static bool join_weights(const struct moe_problem *p, tsr_tensor *both, tsr_tens
     *scale = (tsr_tensor){0};
     if (!moe_join(&p->w_gate, &p->w_up, both)) return false;
     if (!tsri_is_present(&p->w_up_scale)) return true;
-    return p->w_up_scale.ndim == 3 && p->intermediate % 128 == 0 &&
+    return p->w_gate_scale.ndim == 3 && p->intermediate % 128 == 0 &&
            moe_join(&p->w_gate_scale, &p->w_up_scale, scale);
 }
 
@@ -93,8 +93,9 @@ void moe_forward_pass(struct moe_pass *pass) {
     const tsr_dtype dtype = p->x.dtype;
     const bool is_fp8 = moe_is_fp8(p), is_scaled = tsri_is_present(&p->w_up_scale);
     const bool is_fused = !tsri_is_present(&p->preact) && !is_scaled;
-    const bool copies_x = o->weights_on_input ||
-                          (!is_fp8 && moe_copies_rows(p, moe_preact_cols(p, p->intermediate), 0));
+    const bool copies_x =
+        o->weights_on_input ||
+        (!is_fp8 && moe_copies_rows(pass, moe_preact_cols(p, p->intermediate), 0));
     tsr_tensor router_x = p->x, logits = p->logits, h = p->preact;
     struct moe_rows input = {p->x, {0}}, x8 = {{0}, {0}};
     struct moe_shared shared;

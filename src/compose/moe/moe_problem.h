@@ -116,7 +116,7 @@ void moe_split(const struct moe_problem *p, const tsr_tensor *preact, tsr_tensor
 bool moe_join(const tsr_tensor *first, const tsr_tensor *second, tsr_tensor *both);
 tsr_activation moe_activation(const struct moe_problem *p);
 // Whether products of so many columns, and gradients of weights, read copied rows of x or dy in place of rows by a list.
-bool moe_copies_rows(const struct moe_problem *p, int64_t columns, int64_t columns_of_gradients);
+bool moe_copies_rows(const struct moe_pass *pass, int64_t columns, int64_t columns_of_gradients);
 
 // moe_forward.c, moe_backward.c, moe_shared.c
 void moe_forward_pass(struct moe_pass *pass);

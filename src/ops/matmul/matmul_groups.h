@@ -78,6 +78,9 @@ tsr_status matmul_grouped_avx512_bf16_run(tsr_context *, const void *, const str
 tsr_status matmul_grouped_naive_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 
 // matmul_grouped_cuda.c
+// Under TSR_BATCH_INVARIANT: whether rows of a would be aligned if there were more than one, for the choice must not depend on
+// their number.
+bool matmul_grouped_is_aligned(const struct matmul_problem *p, const struct tsri_limits *limits);
 bool matmul_grouped_fma_serves(const void *problem, const struct tsri_limits *limits);
 bool matmul_grouped_mma_serves(const void *problem, const struct tsri_limits *limits);
 bool matmul_grouped_wgmma_serves(const void *problem, const struct tsri_limits *limits);

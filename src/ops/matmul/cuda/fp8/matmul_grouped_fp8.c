@@ -56,6 +56,7 @@ bool matmul_grouped_fp8_serves(const void *problem, const struct tsri_limits *li
     if (p->m < 1 || p->n < 1 || p->k < 1 || p->num_batches < 1) return false;
     if (p->m > MAX_SIZE || p->n > MAX_N || p->k > MAX_SIZE || p->num_batches > MAX_SIZE)
         return false;
+    if (!matmul_grouped_is_aligned(p, limits)) return false;
     const struct matmul_cuda_layout l = layout_of(p);
     if ((double)rows_of_tiles(p, &l) * (double)l.tiles_n > MAX_TILES) return false;
     return map_operand(p, &p->a, &l.a, &map, is_batched) &&

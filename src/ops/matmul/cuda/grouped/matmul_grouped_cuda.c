@@ -86,6 +86,12 @@ static bool map_c(const struct matmul_problem *p, struct tsri_tensor_map_args *a
            map_lines(p, &p->c, has_groups, p->n, p->m, p->c.row, C_LINES, args);
 }
 
+bool matmul_grouped_is_aligned(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    const int64_t bytes = (int64_t)tsr_dtype_bytes(p->a.dtype);
+    if ((limits->flags & TSR_BATCH_INVARIANT) == 0 || p->groups.are_depths) return true;
+    return p->a.row * bytes % 16 == 0;
+}
+
 bool matmul_grouped_wgmma_serves(const void *problem, const struct tsri_limits *limits) {
     const struct matmul_problem *p = problem;
     struct tsri_tensor_map_args map;
@@ -96,6 +102,7 @@ bool matmul_grouped_wgmma_serves(const void *problem, const struct tsri_limits *
     int64_t rows = tsri_ceil_div(p->m, BLOCK_M), stacks = p->num_batches;
     double tiles = (double)(is_one ? rows + stacks : rows * stacks) * (double)p->n / UNIT;
     if (p->n > MAX_TILES || tiles > MAX_TILES) return false;
+    if (!matmul_grouped_is_aligned(p, limits)) return false;
     const struct matmul_cuda_layout l = matmul_cuda_layout(p, MATMUL_WGMMA, 0, 1);
     return loads_operand(p, &p->a, &l.a, &p->groups.of_a, false, &map) &&
            loads_operand(p, &p->b, &l.b, &p->groups.of_b, true, &map) &&
