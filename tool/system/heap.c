@@ -5,10 +5,14 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "commands/command.h"
 #include "system/temporary.h"
+
+enum { STACK_BYTES = 1 << 20 }; // the deepest command takes a third of it
 
 static const char *command_name = "";
 
@@ -30,8 +34,25 @@ static void *never_null(void *block) {
 
 static void *json_alloc(size_t bytes) { return never_null(malloc(bytes > 0 ? bytes : 1)); }
 
+__attribute__((noinline)) static void touch_stack(void) {
+    volatile char pages[STACK_BYTES];
+    for (size_t i = 0; i < sizeof pages; i += 4096) pages[sizeof pages - 1 - i] = 0;
+}
+
+// A process dies if its stack cannot grow. The stack gets its size now, while a lack of memory can still be told.
+static void reserve_stack(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur < 2 * STACK_BYTES) return;
+    void *room =
+        mmap(NULL, 2 * STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room == MAP_FAILED) heap_exhausted();
+    munmap(room, 2 * STACK_BYTES);
+    touch_stack();
+}
+
 void heap_start(const char *command) {
     command_name = command;
+    reserve_stack();
     json_set_alloc_funcs(json_alloc, free);
 }
 

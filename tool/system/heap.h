@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
-// main calls this; command is named in the sentence. The JSON library then allocates from here too.
+// main calls this; command is named in the sentence. The stack gets its size, and the JSON library allocates from here too.
 void heap_start(const char *command);
 
 _Noreturn void heap_exhausted(void);
