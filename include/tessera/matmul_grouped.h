@@ -52,8 +52,8 @@ extern "C" {
 //           not look: each offset and count is clamped to [0, rows], and a group ends no earlier than it begins; if groups
 //           then share rows, c is undefined. A row of a that does not exist counts as zeros.
 // CUDA      f32, bf16, f16; no synchronisation with the host. a, a_rows and c each have up to 2^28 rows. fp8 on Hopper's tensor
-//           cores, "cuda-fp8", if lines of a and b run along k and start at multiples of 16 bytes: the error is that of
-//           tessera/matmul.h for fp8 on Hopper, with block scales if a scale has more than one element.
+//           cores, "cuda-fp8", for e4m3 both, if lines of a and b run along k and start at multiples of 16 bytes: the
+//           error is that of tessera/matmul.h for fp8 on Hopper, with block scales if a scale has more than one element.
 // Gradients for a: this call with dc as a, da as c and b transposed; for b: tsr_matmul_grouped_backward.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Gale, Narayanan, Young, Zaharia: MegaBlocks, efficient sparse training with mixture-of-experts,

@@ -67,8 +67,10 @@ extern "C" {
 //           w_down_scale, f32: (E), one for each expert, or one for each 128 x 128 of a matrix, (E, ceil(intermediate / 128),
 //           ceil(hidden / 128)) and, for w_down, (E, ceil(hidden / 128), ceil(intermediate / 128)), as the checkpoints of
 //           DeepSeek-V3 have them. The rows of x, or those times their weights, and a are then rounded to e4m3 with a scale for
-//           each 128 columns, as tsr_quantize does it, and multiplied in fp8. shared_w_gate, shared_w_up and shared_w_down
-//           may be e4m3 too, each for all three, with a scale for each 128 x 128: shared_w_gate_scale and so on.
+//           each 128 columns, as tsr_quantize does it, and multiplied in fp8. Scales of experts follow one another; others have
+//           strides as weights have.
+//           shared_w_gate, shared_w_up and shared_w_down may be e4m3 too, all or none, with a scale for each 128 x 128:
+//           shared_w_gate_scale and so on.
 // Dtypes    x, y, residual, preact and all w_ alike: f32, bf16, f16; w_ see fp8. Biases: that one or f32, each for itself.
 //           router: x's or f32. logits, topk_weights, correction_bias, losses f32. f64 throughout on "reference"; ids and
 //           counts int32.
@@ -227,7 +229,7 @@ typedef struct tsr_moe_estimate_args {
     ((tsr_moe_estimate_args){.size = sizeof(tsr_moe_estimate_args), __VA_ARGS__})
 
 typedef struct tsr_moe_memory {
-    size_t weight_bytes;     // router, weights and biases
+    size_t weight_bytes;     // router, weights with their scales, biases
     size_t activation_bytes; // x, y
     size_t saved_bytes;    // what backward reads: x, preact, shared_preact, topk_ids, topk_weights
     size_t gradient_bytes; // dy and every gradient in its tensor's dtype

@@ -27,8 +27,8 @@ extern "C" {
 // Row list  x_rows (rows): x and up are then (num_x_rows, cols) for any num_x_rows, y is (rows, cols), and y's row i comes from
 //           row x_rows[i] of x and up, as tsr_moe_permute gives it (row_tokens). -1 gives a row of zeros. A row of x may occur many
 //           times; one that the list does not name is not read.
-// Strides   last dimension contiguous; row stride of x and up any (0 repeats a row), of y and y_scale at least their columns;
-//           of x_rows any.
+// Strides   last dimension contiguous; row stride of x and up any that is not negative (0 repeats a row), of y and y_scale at
+//           least their columns; of x_rows any.
 // Dtypes    x and up alike: f32, bf16, f16; y: e4m3, e5m2; y_scale: f32. On "reference" x and up may be f64; y_scale is then f64,
 //           and y may be f64 too: v / y_scale with the L of e4m3. x_rows int32.
 // Aliasing  y and y_scale overlap no input and not each other.

@@ -77,10 +77,16 @@ tsr_status matmul_grouped_avx512_bf16_run(tsr_context *, const void *, const str
                                           void *);
 tsr_status matmul_grouped_naive_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 
-// matmul_grouped_cuda.c
 // Under TSR_BATCH_INVARIANT: whether rows of a would be aligned if there were more than one, for the choice must not depend on
 // their number.
-bool matmul_grouped_is_aligned(const struct matmul_problem *p, const struct tsri_limits *limits);
+static inline bool matmul_grouped_is_aligned(const struct matmul_problem *p,
+                                             const struct tsri_limits *limits) {
+    const int64_t bytes = (int64_t)tsr_dtype_bytes(p->a.dtype);
+    if ((limits->flags & TSR_BATCH_INVARIANT) == 0 || p->groups.are_depths) return true;
+    return p->a.row * bytes % 16 == 0;
+}
+
+// matmul_grouped_cuda.c
 bool matmul_grouped_fma_serves(const void *problem, const struct tsri_limits *limits);
 bool matmul_grouped_mma_serves(const void *problem, const struct tsri_limits *limits);
 bool matmul_grouped_wgmma_serves(const void *problem, const struct tsri_limits *limits);

@@ -4,12 +4,11 @@
 only describe in words: which sizes are related, what indices refer to, and which options go together."""
 import dataclasses
 import math
-import re
 
 import numpy as np
 
 import moe_cases
-from calls_support import DTYPES
+from calls_support import DTYPES, alternatives, evaluate
 
 # Always f32 (f64 in f64 calls). All other tensors have the main dtype.
 FIXED_F32 = {"mean", "rstd", "lse", "lses", "m", "v", "master", "loss", "dloss", "cos", "sin", "inv_freq", "a_scale",
@@ -31,32 +30,7 @@ TRANSPOSED = {"transpose_a": ("a", "a_scale", "da"), "transpose_b": ("b", "b_up"
 TRANSPOSED_GROUPED = {"transpose_b": ("b", "b_up", "b_scale", "b_up_scale", "db")}
 
 
-# ---- Shapes, as written in the comments ----------------------------------------------------------
-
-def alternatives(comment):
-    """"in (rows, k) or (num_groups, rows, k)": [["rows", "k"], ["num_groups", "rows", "k"]]; "out as q": "q"."""
-    text = re.sub(r"^(in-out|in and out|io|in|out)\s+", "", comment)
-    match = re.match(r"as (\w+)", text)
-    if match:
-        return match[1]
-    result = []
-    while text.startswith("("):
-        end = next(i for i in range(len(text)) if text[:i + 1].count("(") == text[:i + 1].count(")"))
-        inner, text = text[1:end], re.sub(r"^(,? or |, )(?=\()", "", text[end + 1:])
-        optional = re.match(r"\[(\w+),\] ", inner)
-        if optional:
-            inner = inner[optional.end():]
-            result.append([optional[1], *inner.split(", ")])
-        result.append(inner.split(", ") if inner else [])
-    assert result, f"no shape in the comment '{comment}'"
-    return result
-
-
-def evaluate(dimension, sizes):
-    text = re.sub(r"ceil\((\w+) / (\d+)\)", r"-(-\1 // \2)", dimension).replace(" / ", " // ")
-    text = re.sub(r"(\w+) (?=[a-z])", r"\1 * ", text)
-    return eval(text, {"__builtins__": {}}, sizes)  # an expression from our own header
-
+# ---- Sizes ---------------------------------------------------------------------------------------
 
 def draw_sizes(rng, call):
     """Draws all sizes that comments name, so that they match."""

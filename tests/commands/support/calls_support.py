@@ -119,6 +119,33 @@ def read_calls():
     return calls, values, {n: int(v.split()[0]) for n, v in layout["struct tsr_tensor"][1].items()}
 
 
+# ---- Shapes, as written in the comments ----------------------------------------------------------
+
+def alternatives(comment):
+    """"in (rows, k) or (num_groups, rows, k)": [["rows", "k"], ["num_groups", "rows", "k"]]; "out as q": "q"."""
+    text = re.sub(r"^(in-out|in and out|io|in|out)\s+", "", comment)
+    match = re.match(r"as (\w+)", text)
+    if match:
+        return match[1]
+    result = []
+    while text.startswith("("):
+        end = next(i for i in range(len(text)) if text[:i + 1].count("(") == text[:i + 1].count(")"))
+        inner, text = text[1:end], re.sub(r"^(,? or |, )(?=\()", "", text[end + 1:])
+        optional = re.match(r"\[(\w+),\] ", inner)
+        if optional:
+            inner = inner[optional.end():]
+            result.append([optional[1], *inner.split(", ")])
+        result.append(inner.split(", ") if inner else [])
+    assert result, f"no shape in the comment '{comment}'"
+    return result
+
+
+def evaluate(dimension, sizes):
+    text = re.sub(r"ceil\((\w+) / (\d+)\)", r"-(-\1 // \2)", dimension).replace(" / ", " // ")
+    text = re.sub(r"(\w+) (?=[a-z])", r"\1 * ", text)
+    return eval(text, {"__builtins__": {}}, sizes)  # an expression from our own header
+
+
 # ---- The library -------------------------------------------------------------------------------
 
 class Refused(Exception):

@@ -24,6 +24,7 @@ static tsr_context *contexts[TSR_ISA_COUNT];
 
 struct fp8_case {
     bool has_blocks, is_gated, is_joined, is_on_input, has_biases, has_shared;
+    bool is_mixed; // w_gate has a scale for each expert beside those of blocks
 };
 
 static uint32_t state_of_draw = 1;
@@ -65,8 +66,8 @@ static void fill(void) {
 // ---- The definition ---------------------------------------------------------------------------
 
 static double in_at(const struct fp8_case *t, int e, int half, int i, int h) {
-    return w_in[e][half][i][h] *
-           (t->has_blocks ? s_in[e][half][i / 128][h / 128] : s_expert[half][e]);
+    const bool has_blocks = t->has_blocks && !(t->is_mixed && half == 0);
+    return w_in[e][half][i][h] * (has_blocks ? s_in[e][half][i / 128][h / 128] : s_expert[half][e]);
 }
 
 static void add_expert(const struct fp8_case *t, int token, int e, double weight) {
@@ -155,6 +156,7 @@ static tsr_moe_forward_args args_of(const struct fp8_case *t, bool is_f64) {
         args.w_up_scale = TSR_TENSOR(data + step, real, E);
         args.w_down_scale = TSR_TENSOR(data + 2 * step, real, E);
     }
+    if (t->is_mixed) args.w_gate_scale = TSR_TENSOR(is_f64 ? (void *)s_expert : f_expert, real, E);
     if (t->has_shared) {
         const char *shared = is_f64 ? (void *)w_shared : code_shared;
         const char *shared_scale = is_f64 ? (void *)s_shared : f_shared;
@@ -194,9 +196,12 @@ static double error_of(bool is_f64) {
 static void values(void **state) {
     (void)state;
     fill();
-    for (int which = 0; which < 64; which++) {
-        const struct fp8_case t = {which & 1,      which >> 1 & 1, which >> 2 & 1,
-                                   which >> 3 & 1, which >> 4 & 1, which >> 5 & 1};
+    for (int which = 0; which < 66; which++) {
+        struct fp8_case t = {which & 1,      which >> 1 & 1, which >> 2 & 1,
+                             which >> 3 & 1, which >> 4 & 1, which >> 5 & 1};
+        if (which >= 64)
+            t = (struct fp8_case){
+                .has_blocks = 1, .is_gated = 1, .is_joined = which & 1, .is_mixed = 1};
         tsr_moe_forward_args args = args_of(&t, true);
         define(&t);
         memset(y, 0xff, sizeof y);
@@ -254,6 +259,12 @@ static void refusals(void **state) {
     args = args_of(&blocks, false);
     args.w_gate_scale.data = fy;
     refused(&args, "moe_forward: y overlaps w_gate_scale in memory, expected none of its bytes");
+    args = args_of(&blocks, true);
+    args.w_down_scale = (tsr_tensor){0};
+    refused(&args, "moe_forward: w_down_scale is absent, expected a tensor");
+    args = args_of(&blocks, true);
+    args.w_up = args_of(&blocks, false).w_up;
+    refused(&args, "moe_forward: w_up.dtype is e4m3, expected f64 as x");
     const struct fp8_case shared = {true, true, true, false, false, true};
     args = args_of(&shared, false);
     args.shared_w_down_scale = (tsr_tensor){0};

@@ -136,6 +136,7 @@ void moe_randomize(struct rng *rng, struct op_case *c) {
 #define WIDE "tokens=160 hidden=16 intermediate=608 experts=2 top_k=2 " // rows are copied on Hopper
 #define ROUTED " +router +w_gate"
 #define FP8 "tokens=21 hidden=150 intermediate=140 experts=5 top_k=2 "
+#define FP8_TILES "tokens=200 hidden=144 intermediate=272 experts=4 top_k=2 "
 #define SCALED "+w_gate_scale +w_up_scale +w_down_scale"
 #define SHARED_SCALED "+shared_w_gate_scale +shared_w_up_scale +shared_w_down_scale "
 #define SAVED " +preact +topk_ids +topk_weights"
@@ -210,6 +211,9 @@ const struct edge_case moe_forward_edges[] = {
     EDGE("fp8, some ids -1, capacity", FP8 "fp8=blocks capacity=9 +w_gate " SCALED IDS),
     {"fp8, joined by tiles",
      "tokens=90 hidden=144 intermediate=128 experts=3 top_k=2 fp8=blocks " SCALED ROUTED,
+     FILL_NORMAL, LAYOUT_CONTIGUOUS},
+    {"fp8, many tiles", FP8_TILES "fp8=blocks " SCALED ROUTED, FILL_NORMAL, LAYOUT_CONTIGUOUS},
+    {"fp8, many tiles, scales of experts", FP8_TILES "fp8=experts +b_down " SCALED ROUTED SAVED,
      FILL_NORMAL, LAYOUT_CONTIGUOUS},
     {"fp8, NaN in some tokens", FP8 "fp8=blocks " SCALED ROUTED, FILL_NAN, LAYOUT_RANDOM},
     EDGE("wide, nothing saved", WIDE "capacity=100" ROUTED),

@@ -199,7 +199,8 @@ bool moe_fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill
         const double k = (double)(slot == MIX_W_DOWN_SCALE          ? n.inter
                                   : slot == MIX_SHARED_W_DOWN_SCALE ? n.shared
                                                                     : n.hidden);
-        for (int64_t i = 0; i < numel; i++) values[i] = (0.5 + rng_uniform(rng)) / sqrt(k + 1);
+        for (int64_t i = 0; i < numel; i++) // neighbours differ so much that another's scale shows
+            values[i] = ldexp((0.5 + rng_uniform(rng)) / sqrt(k + 1), (int)(i % 4) - 2);
         return true;
     }
     const bool is_routing = slot == MIX_ROUTER || slot == MIX_LOGITS_BIAS;

@@ -131,7 +131,8 @@ DEVICE void finish_rows(const struct matmul_fp8_params *w, const struct place *p
     float *mine = staging + lane / 4 * STAGING_STRIDE + lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 3; i++) tile.index[i] = place->index[i];
-    if (elect_one()) TMA_STORES_READ(0); // a whole box before may still be on its way out of this memory
+    if (elect_one())
+        TMA_STORES_READ(0); // a whole box before may still be on its way out of this memory
     __syncwarp();
 #pragma unroll 1
     for (int turn = 0; turn < EIGHTS / 4; turn++) {

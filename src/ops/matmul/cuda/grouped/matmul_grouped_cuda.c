@@ -86,12 +86,6 @@ static bool map_c(const struct matmul_problem *p, struct tsri_tensor_map_args *a
            map_lines(p, &p->c, has_groups, p->n, p->m, p->c.row, C_LINES, args);
 }
 
-bool matmul_grouped_is_aligned(const struct matmul_problem *p, const struct tsri_limits *limits) {
-    const int64_t bytes = (int64_t)tsr_dtype_bytes(p->a.dtype);
-    if ((limits->flags & TSR_BATCH_INVARIANT) == 0 || p->groups.are_depths) return true;
-    return p->a.row * bytes % 16 == 0;
-}
-
 bool matmul_grouped_wgmma_serves(const void *problem, const struct tsri_limits *limits) {
     const struct matmul_problem *p = problem;
     struct tsri_tensor_map_args map;
