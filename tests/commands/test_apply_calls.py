@@ -256,7 +256,7 @@ class Walk:
             return True
         finally:
             case.scalars = scalars
-        return any(array.tobytes() != expected[n].tobytes() for n, array in other.items())
+        return other.keys() != expected.keys() or any(a.tobytes() != expected[n].tobytes() for n, a in other.items())
 
 
 def scalars_of(call):
