@@ -55,6 +55,11 @@ static const struct emulator_case cases[] = {
      "+bias_up"},
     {"matmul_grouped_forward", "cuda-wgmma", TSR_BF16,
      "rows=200 n=136 k=72 groups=3 ragged=1 activation=relu2 +offsets +bias"},
+    {"matmul_grouped_forward", "cuda-skinny", TSR_BF16,
+     "rows=40 rows_of_a=20 n=44 k=520 groups=5 ragged=1 transpose_b=1 activation=silu +offsets "
+     "+a_rows +b_up +bias"},
+    {"matmul_grouped_forward", "cuda-skinny", TSR_F16,
+     "rows=30 n=40 k=17000 groups=3 transpose_b=1 +counts +bias"},
     {"matmul_grouped_forward", "cuda-mma", TSR_BF16,
      "rows=99 n=72 k=64 groups=3 ragged=1 +offsets"},
     {"matmul_grouped_forward", "cuda-mma", TSR_F16,

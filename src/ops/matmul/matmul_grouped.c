@@ -10,12 +10,15 @@
 
 // ---- Variants ---------------------------------------------------------------------------------
 // To add one: a row here with its supports, plan and run. verify, bench and the tests find it. Both passes have the
-// same variants, but for the first one.
+// same variants, but for the first two.
 
 static const struct tsri_variant variants[] = {
     {"cuda-fp8", "tiles of e4m3 by the copy engine and wgmma, on Hopper", TSR_VARIANT_CUDA,
      matmul_grouped_fp8_serves, matmul_grouped_plan_fp8, matmul_grouped_fp8_run,
      matmul_grouped_fp8_prepare},
+    {"cuda-skinny", "few rows a group in 16 bits, b read once from memory to registers",
+     TSR_VARIANT_CUDA, matmul_grouped_skinny_serves, matmul_grouped_plan_skinny,
+     matmul_grouped_skinny_run, matmul_grouped_skinny_prepare},
     {"tiled",
      "blocks of all groups side by side, each packs the part of b that it needs, but for few rows",
      TSR_VARIANT_ISA, matmul_has_kernels, matmul_grouped_plan_tiled, matmul_grouped_tiled_run},
@@ -35,7 +38,7 @@ static const struct tsri_variant variants[] = {
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, matmul_grouped_reference_run},
 };
-enum { OF_FORWARD = TSRI_COUNT(variants), FORWARD_ALONE = 1 };
+enum { OF_FORWARD = TSRI_COUNT(variants), FORWARD_ALONE = 2 };
 
 // matmul lists the kernels that serve this operation too.
 const struct tsri_op tsri_matmul_grouped_forward_op = {
@@ -199,7 +202,7 @@ static tsr_status check_scale_of_b(const char *op, const char *field, tsr_tensor
                   of_n = tsri_ceil_div(p->n, MATMUL_SCALE_BLOCK);
     tsr_tensor first = *t; // one element of each group
     const bool is_of_groups = tsri_is_present(t) && t->ndim == 1 && t->shape[0] != 1;
-    static float none; // of no groups
+    static double none; // of no groups
     if (is_of_groups) {
         TSRI_TRY(tsri_check_vector(op, field, t, TSRI_IN, p->num_batches));
         if (p->num_batches == 0) first.data = &none;

@@ -103,6 +103,14 @@ tsr_status matmul_grouped_fp8_prepare(tsr_context *, const void *, const struct 
 tsr_status matmul_grouped_fp8_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 bool matmul_grouped_fp8_kernel(int index, struct tsri_cuda_program *program);
 
+// matmul_grouped_skinny.c
+bool matmul_grouped_skinny_serves(const void *problem, const struct tsri_limits *limits);
+void matmul_grouped_plan_skinny(const void *, const struct tsri_limits *, struct tsri_plan *);
+tsr_status matmul_grouped_skinny_prepare(tsr_context *, const void *, const struct tsri_plan *);
+tsr_status matmul_grouped_skinny_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+enum { MATMUL_SKINNY_KERNELS = 2 };
+bool matmul_grouped_skinny_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
+
 bool matmul_grouped_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
 bool matmul_grouped_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
 

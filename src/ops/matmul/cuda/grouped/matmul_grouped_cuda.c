@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Grouped matmul on CUDA: the choice of the variant, and the launch of the only variant of its own, wgmma on Hopper,
-// which finds its tiles from the groups' offsets on the device; the host never reads them.
+// Grouped matmul on CUDA: the choice of the variant, and the launch of wgmma on Hopper, which
+// finds its tiles from the groups' offsets on the device; the host never reads them.
 #include "cuda/cuda_tensor_map.h"
 #include "ops/matmul/cuda/matmul_cuda.h"
 #include "ops/matmul/matmul_grouped_params.h"
@@ -18,6 +18,7 @@ enum {
     GROUP_M = 16,        // rows of tiles that are processed together, column by column
     MAX_SIZE = 1 << 28,  // because offsets within a group are 32-bit
     MAX_TILES = 1 << 30, //
+    LEAST_ROWS = 8,
     FEW_ROWS = 32,
     LEAST_WORK = 1 << 22, // multiplications, below which cuda-mma's small tiles spread better
 };
@@ -103,8 +104,8 @@ bool matmul_grouped_wgmma_serves(const void *problem, const struct tsri_limits *
            (p->b_up.data == NULL || map_operand(p, &p->b_up, &l.b_up, true, UNIT, &map));
 }
 
-// With few rows of c and a large b, cuda-mma's small tiles read b faster: up to 32 rows per group of equal size. The
-// two variants cut sums at different places, so under batch invariance the size does not decide.
+// With few rows of c and a large b, reading b decides: up to 8 rows a group of equal size cuda-skinny is the fastest, up to 32
+// cuda-mma with its small tiles. The variants cut sums at different places, so under batch invariance the size does not decide.
 const char *matmul_grouped_cuda_prefer(const struct matmul_problem *p,
                                        const struct tsri_limits *limits) {
     double work = (double)p->m * (double)p->n * (double)p->k;
@@ -113,6 +114,8 @@ const char *matmul_grouped_cuda_prefer(const struct matmul_problem *p,
     if (matmul_has_packed_rows(p)) rows /= tsri_max(p->num_batches, 1);
     bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
     if (matmul_grouped_fp8_serves(p, limits)) return "cuda-fp8";
+    if (!is_invariant && rows <= LEAST_ROWS && matmul_grouped_skinny_serves(p, limits))
+        return "cuda-skinny";
     if ((is_invariant || (work >= LEAST_WORK && rows > FEW_ROWS)) &&
         matmul_grouped_wgmma_serves(p, limits))
         return "cuda-wgmma";
@@ -130,6 +133,8 @@ static struct tsri_cuda_program program_of(tsr_dtype dtype, bool a_is_mn, bool b
 }
 
 bool matmul_grouped_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
+    if (matmul_grouped_skinny_kernel(index, cuda_arch, program)) return true;
+    index -= MATMUL_SKINNY_KERNELS;
     if (cuda_arch != 90) return false;
     if (index >= 4) return matmul_grouped_fp8_kernel(index - 4, program);
     *program = program_of(index & 1 ? TSR_F16 : TSR_BF16, false, index & 2);
