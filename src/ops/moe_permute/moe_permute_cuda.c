@@ -12,9 +12,18 @@ static const struct tsri_cuda_program count_program = {.source =
                                           .source = "ops/moe_permute/moe_permute_scatter.cu",
                                           .entry = "moe_permute_scatter"};
 
-// More warps are faster; their counters must fit into the 48 KiB of shared memory that every card has.
+enum { ONE_BLOCK = 4096 }; // assignments that one block has
+
+// More warps are faster; their counters must fit into the 48 KiB of shared memory that every card has. But warps without
+// assignments or experts cost time, and a thread loads four assignments at once.
 static int num_threads(const struct moe_permute_problem *p) {
-    return p->num_experts <= MOE_PERMUTE_SHARED / 2 ? MOE_PERMUTE_THREADS : MOE_PERMUTE_THREADS / 2;
+    enum { LEAST = 128, AHEAD = 4 };
+    const int64_t all = moe_num_assignments(p);
+    const int most =
+        p->num_experts <= MOE_PERMUTE_SHARED / 2 ? MOE_PERMUTE_THREADS : MOE_PERMUTE_THREADS / 2;
+    if (all > ONE_BLOCK) return most;
+    const int64_t useful = tsri_max(tsri_max(all / AHEAD, p->num_experts), LEAST);
+    return (int)tsri_min((int64_t)tsri_round_up((size_t)useful, 32), most);
 }
 
 static bool is_shared(const struct moe_permute_problem *p) {
@@ -30,7 +39,7 @@ static int64_t table_numel(const struct moe_permute_problem *p) {
 // its table is in global memory, all tables have 64 MiB together unless one has more.
 void moe_permute_cuda_plan(const void *problem, const struct tsri_limits *limits,
                            struct tsri_plan *plan) {
-    enum { ONE_BLOCK = 4096, LEAST_CHUNK = 1024, MOST_BLOCKS = 128, TABLES = 1 << 24 };
+    enum { LEAST_CHUNK = 1024, MOST_BLOCKS = 128, TABLES = 1 << 24 };
     const struct moe_permute_problem *p = problem;
     const int64_t all = moe_num_assignments(p), most_chunk = (int64_t)1 << 30;
     int64_t most = tsri_min(limits->num_sms, MOST_BLOCKS);
