@@ -20,7 +20,7 @@ typedef enum tsr_dlpack_use { TSR_DLPACK_INPUT = 0, TSR_DLPACK_OUTPUT } tsr_dlpa
 // view, and the caller releases it afterwards, also when this call fails. For results the framework makes the tensor,
 // and a call writes into a view of it (TSR_DLPACK_OUTPUT); the library exports no tensors of its own.
 //
-// Types     float 16, 32 and 64, bfloat 16, int 32, float8_e4m3fn, float8_e5m2. dtype TSR_DTYPE_NONE takes
+// Types     float 16, 32 and 64, bfloat 16, int 32, uint 8, float8_e4m3fn, float8_e5m2. dtype TSR_DTYPE_NONE takes
 //           the producer's type. Any other value must be the producer's type, or say what its uint8 (TSR_E4M3,
 //           TSR_E5M2) or uint16 (TSR_BF16, TSR_F16) means, for producers without such types.
 // Strides   NULL: row-major. Negative ones are refused unless the dimension has one element. 0 repeats an

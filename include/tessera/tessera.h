@@ -32,6 +32,7 @@
 #include <tessera/cast.h>
 #include <tessera/context.h>
 #include <tessera/cross_entropy.h>
+#include <tessera/dequantize.h>
 #include <tessera/device.h>
 #include <tessera/dlpack.h>
 #include <tessera/embedding.h>

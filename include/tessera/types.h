@@ -62,6 +62,7 @@ typedef enum tsr_dtype {
     TSR_E4M3, // fp8, finite only, largest 448 (OCP E4M3FN)
     TSR_E5M2, // fp8, IEEE-like, largest 57344
     TSR_I32,
+    TSR_U8, // bytes of quantised weights: tessera/dequantize.h
     TSR_DTYPE_COUNT
 } tsr_dtype;
 
@@ -71,7 +72,7 @@ tsr_dtype_from_name(const char *name); // also "float32", "bfloat16"; NONE if un
 TSR_API size_t tsr_dtype_bytes(tsr_dtype dtype);
 
 // Scalar conversions, round to nearest even. fp8 saturates: numbers beyond the largest value, and infinities, become
-// the largest value; NaN stays NaN with its sign. i32 saturates, and NaN becomes 0. index counts elements. The caller's
+// the largest value; NaN stays NaN with its sign. i32 and u8 saturate, and NaN becomes 0. index counts elements. The caller's
 // rounding mode, FTZ and DAZ have no effect, and no flag is raised.
 TSR_API double tsr_load(tsr_dtype dtype, const void *data, int64_t index);
 TSR_API void tsr_store(tsr_dtype dtype, void *data, int64_t index, double value);

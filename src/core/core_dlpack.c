@@ -17,7 +17,7 @@ static const struct {
     {DLPACK_FLOAT, 64, TSR_F64},         {DLPACK_FLOAT, 32, TSR_F32},
     {DLPACK_FLOAT, 16, TSR_F16},         {DLPACK_BFLOAT, 16, TSR_BF16},
     {DLPACK_FLOAT8_E4M3FN, 8, TSR_E4M3}, {DLPACK_FLOAT8_E5M2, 8, TSR_E5M2},
-    {DLPACK_INT, 32, TSR_I32},
+    {DLPACK_INT, 32, TSR_I32},           {DLPACK_UINT, 8, TSR_U8},
 };
 
 // A caller may ask to read these unsigned integers as the bits of a floating-point type.
@@ -41,8 +41,8 @@ static tsr_status find_dtype(const struct dlpack_tensor *from, tsr_dtype wanted,
         return tsri_fail(
             TSR_UNSUPPORTED,
             "%s: dtype has code %d and %d bits, expected a float of 16, 32 or 64 bits, "
-            "bfloat16, float8_e4m3fn, float8_e5m2 or int32 (or uint8, uint16 with a "
-            "dtype given to read them as)",
+            "bfloat16, float8_e4m3fn, float8_e5m2, int32 or uint8 (or uint16 with a dtype "
+            "given to read it as)",
             op, (int)from->code, (int)from->bits);
     if (wanted != TSR_DTYPE_NONE && wanted != *dtype)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: dtype is %s, expected %s", op,

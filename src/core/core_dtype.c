@@ -14,6 +14,7 @@ static const struct {
     [TSR_F32] = {"f32", "float32"},       [TSR_BF16] = {"bf16", "bfloat16"},
     [TSR_F16] = {"f16", "float16"},       [TSR_E4M3] = {"e4m3", "float8_e4m3fn"},
     [TSR_E5M2] = {"e5m2", "float8_e5m2"}, [TSR_I32] = {"i32", "int32"},
+    [TSR_U8] = {"u8", "uint8"},
 };
 
 static int is_dtype(tsr_dtype dtype) { return (unsigned)dtype < TSR_DTYPE_COUNT; }
@@ -82,7 +83,7 @@ double tsr_load(tsr_dtype dtype, const void *data, int64_t index) {
     case TSR_F16: return widen(((const uint16_t *)data)[index], 5, 10, true);
     case TSR_E4M3: return widen(((const uint8_t *)data)[index], 4, 3, false);
     case TSR_E5M2: return widen(((const uint8_t *)data)[index], 5, 2, true);
-    default: return tsri_load(dtype, data, index); // f64 and i32 convert exactly
+    default: return tsri_load(dtype, data, index); // f64 and integers convert exactly
     }
 }
 
@@ -125,6 +126,10 @@ static int32_t to_int32(uint64_t magnitude, bool is_negative) {
     return whole > INT32_MAX ? INT32_MAX : (int32_t)whole;
 }
 
+static uint8_t to_uint8(int32_t value) {
+    return (uint8_t)(value < 0 ? 0 : value > UINT8_MAX ? UINT8_MAX : value);
+}
+
 void tsr_store(tsr_dtype dtype, void *data, int64_t index, double value) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -155,6 +160,7 @@ void tsr_store(tsr_dtype dtype, void *data, int64_t index, double value) {
         ((uint8_t *)data)[index] = (uint8_t)(sign << 7 | code);
         break;
     case TSR_I32: ((int32_t *)data)[index] = to_int32(magnitude, sign != 0); break;
+    case TSR_U8: ((uint8_t *)data)[index] = to_uint8(to_int32(magnitude, sign != 0)); break;
     default: break;
     }
 }

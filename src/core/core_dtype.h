@@ -12,7 +12,7 @@
 static inline int64_t tsri_dtype_bytes(tsr_dtype dtype) {
     static const uint8_t bytes[TSR_DTYPE_COUNT] = {
         [TSR_F64] = 8,  [TSR_F32] = 4,  [TSR_BF16] = 2, [TSR_F16] = 2,
-        [TSR_E4M3] = 1, [TSR_E5M2] = 1, [TSR_I32] = 4};
+        [TSR_E4M3] = 1, [TSR_E5M2] = 1, [TSR_I32] = 4,  [TSR_U8] = 1};
     return bytes[dtype];
 }
 
@@ -78,6 +78,7 @@ static inline double tsri_load(tsr_dtype dtype, const void *data, int64_t index)
     case TSR_E4M3: return tsri_fp8_to_double(((const uint8_t *)data)[index], 3, 7, 0);
     case TSR_E5M2: return tsri_fp8_to_double(((const uint8_t *)data)[index], 2, 15, 1);
     case TSR_I32: return (double)((const int32_t *)data)[index];
+    case TSR_U8: return (double)((const uint8_t *)data)[index];
     default: return 0.0;
     }
 }
@@ -97,6 +98,7 @@ static inline void tsri_load_run(tsr_dtype dtype, const void *data, int64_t inde
         TSRI_LOAD_RUN(TSR_E4M3)
         TSRI_LOAD_RUN(TSR_E5M2)
         TSRI_LOAD_RUN(TSR_I32)
+        TSRI_LOAD_RUN(TSR_U8)
     default: break;
     }
 #undef TSRI_LOAD_RUN

@@ -245,7 +245,7 @@ tsr_status tsr_safetensors_tensor_at(const tsr_safetensors *file, int64_t index,
     if (info.dtype == TSR_DTYPE_NONE)
         return tsri_safetensors_fail(TSR_UNSUPPORTED, file->path,
                                      "tensor '%s' has dtype %s, expected F64, F32, BF16, F16, "
-                                     "F8_E4M3, F8_E5M2 or I32",
+                                     "F8_E4M3, F8_E5M2, I32 or U8",
                                      name, tsri_safetensors_quote(info.dtype_name, dtype));
     if (info.ndim > TSR_MAX_DIMS)
         return tsri_safetensors_fail(TSR_UNSUPPORTED, file->path,

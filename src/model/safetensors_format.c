@@ -15,7 +15,7 @@ static const struct tsri_safetensors_dtype dtypes[] = {
     {"F8_E5M2", 8, TSR_E5M2},
     {"I32", 32, TSR_I32},
     {"BOOL", 8, TSR_DTYPE_NONE},
-    {"U8", 8, TSR_DTYPE_NONE},
+    {"U8", 8, TSR_U8},
     {"I8", 8, TSR_DTYPE_NONE},
     {"I16", 16, TSR_DTYPE_NONE},
     {"U16", 16, TSR_DTYPE_NONE},

@@ -37,6 +37,7 @@ UNREACHABLE = {  # fields without an option
 # call would ignore (c without accumulate, preact without an activation) is refused, because it was surely given for a
 # reason. A window or padding_id of -1 means none.
 NO_FIELDS = {  # options that are no fields
+    "cols": "columns of y",
     "to": "the dtype of y", "from": "the dtype of x", "fp8": "the dtypes of a and b", "scaling": "sets has_scaling",
     "num_positions": "rows of what rope_table gives", "rotary_dim": "columns of it", "vocab": "rows of dweight",
     "top_k": "columns of topk_ids", "capacity_factor": "sets capacity", "num_experts": "offsets but one", "num_rows": "rows of row_tokens, or of drows",
@@ -114,8 +115,9 @@ def arguments_of(case, options, isa):
         elif name == "to":
             result.append(f"{flag}={value}")
         else:
-            known = choices is None or value < len(choices)  # like its call, decode has no causal-top-left
-            result.append(f"{flag}={choices[value] if choices and known else repr(value)}")
+            at = value - FIRST_CHOICE.get(name, 0)
+            known = choices is None or at < len(choices)  # like its call, decode has no causal-top-left
+            result.append(f"{flag}={choices[at] if choices and known else repr(value)}")
     if any(name.startswith("scaling.") for name in case.scalars):
         result.append("--scaling=llama3")
     if case.flags & 1:
@@ -129,6 +131,7 @@ def arguments_of(case, options, isa):
     return result + case.shape_options
 
 
+FIRST_CHOICE = {"quant": 1}  # the value of an option's first word
 FLAGS = {"transpose_a", "transpose_b", "accumulate", "fast_accumulate", "interleaved", "no_renormalize",
          "weights_on_input"}
 
@@ -150,7 +153,7 @@ def scalars_for(case, call, options):
             fields[name] = INFERRED[name](case)
         elif "." not in name or any(s.startswith("scaling.") for s in case.scalars):
             standard = options[option_of(name)][1]
-            fields[name] = standard if f.type in ("float", "double") else int(standard)
+            fields[name] = standard if f.type in ("float", "double") else int(standard) + FIRST_CHOICE.get(name, 0)
     return fields
 
 
@@ -275,6 +278,8 @@ def shape_options_of(rng, case):
         return [f"--top-k={s['top_k']}"]
     if op == "moe_permute":
         return [f"--num-experts={s['num_experts']}", f"--num-rows={s['num_rows']}"]
+    if op == "dequantize":
+        return [f"--cols={s['cols']}"]
     if op == "moe_combine_backward" and "rows" not in case.tensors:
         return [f"--num-rows={s['num_rows']}"]
     return []

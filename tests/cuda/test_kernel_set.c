@@ -199,6 +199,12 @@ static tsr_status quantize(tsr_context *ctx, tsr_dtype dtype, int64_t rows, int6
     return tsr_quantize(ctx, &args);
 }
 
+static tsr_status dequantize(tsr_context *ctx, tsr_dtype dtype, int64_t rows, int64_t cols) {
+    return tsr_dequantize(ctx, &TSR_DEQUANTIZE_ARGS(.x = ON_CUDA(TSR_U8, rows, cols / 32 * 34),
+                                                    .y = ON_CUDA(dtype, rows, cols),
+                                                    .quant = TSR_QUANT_Q8_0));
+}
+
 // From routing's ids to a token's sum, and back.
 static tsr_status moe_rows(tsr_context *ctx, tsr_dtype dtype, int64_t tokens, int64_t hidden) {
     const tsr_moe_permute_args permute =
@@ -244,6 +250,7 @@ static void rows_of_numbers(tsr_context *ctx) {
             assert_ok(moe_route(ctx, dtypes[d], rows[r], 512));
             assert_ok(moe_rows(ctx, dtypes[d], rows[r], 2048));
             assert_ok(quantize(ctx, dtypes[d], rows[r], 2048));
+            assert_ok(dequantize(ctx, dtypes[d], rows[r], 2048));
             for (int i = 0; i < COUNT(vocabularies); i++) {
                 if (!is_f16) assert_ok(softmax(ctx, dtypes[d], rows[r], vocabularies[i]));
                 assert_ok(cross_entropy(ctx, dtypes[d], rows[r], vocabularies[i]));

@@ -54,6 +54,9 @@ static const struct emulator_case cases[] = {
     {"quantize", NULL, TSR_BF16, "rows=7 cols=704 kind=silu +up", FILL_SPECIAL},
     {"quantize", NULL, TSR_F16, "rows=20 cols=300 to=e5m2 num_x_rows=7 +x_rows"},
     {"quantize", NULL, TSR_F32, "rows=9 cols=388 kind=gelu", FILL_NAN},
+    {"dequantize", NULL, TSR_BF16, "rows=9 cols=512 quant=q4_k", FILL_SPECIAL},
+    {"dequantize", NULL, TSR_F16, "rows=20 cols=768 quant=q6_k num_x_rows=7 +x_rows"},
+    {"dequantize", NULL, TSR_F32, "rows=9 cols=301 quant=int4 group=64 +scale +zero +minimum"},
     {"rope_table", NULL, TSR_F32, "num_positions=50 rotary_dim=64"},
     {"rope_forward", NULL, TSR_BF16, "batch=2 seqlen=9 num_heads=3 head_dim=64"},
     {"embedding_forward", NULL, TSR_BF16, "tokens=50 vocab=30 hidden=72"},
@@ -106,9 +109,10 @@ static void test_rows_and_elements(void **state) {
 
 static void test_every_file_ran(void **state) {
     (void)state;
-    static const char *const folders[] = {
-        "activation",  "adamw",     "cast", "cross_entropy", "embedding", "moe_bias", "moe_combine",
-        "moe_permute", "moe_route", "norm", "quantize",      "rope",      "softmax"};
+    static const char *const folders[] = {"activation",  "adamw",     "cast",     "cross_entropy",
+                                          "dequantize",  "embedding", "moe_bias", "moe_combine",
+                                          "moe_permute", "moe_route", "norm",     "quantize",
+                                          "rope",        "softmax"};
     for (int i = 0; i < COUNT(folders); i++) {
         char start[64];
         snprintf(start, sizeof start, "ops/%s/", folders[i]);

@@ -149,6 +149,14 @@ EMULATED __m512i _mm512_cvtepu16_epi32(__m256i x) {
                           _mm256_cvtepu16_epi32(_mm256_extracti128_si256(x, 1)));
 }
 
+EMULATED __m512i _mm512_cvtepi8_epi32(__m128i x) {
+    return emulated_whole(_mm256_cvtepi8_epi32(x), _mm256_cvtepi8_epi32(_mm_unpackhi_epi64(x, x)));
+}
+EMULATED __m512 _mm512_cvtepi32_ps(__m512i x) {
+    return (__m512)emulated_whole((__m256i)_mm256_cvtepi32_ps(emulated_half(x, 0)),
+                                  (__m256i)_mm256_cvtepi32_ps(emulated_half(x, 1)));
+}
+
 // Converts lanes of all ones, as vector comparisons give them, to a mask.
 EMULATED __mmask16 emulated_mask(emulated_ints lanes) {
     int low = _mm256_movemask_ps((__m256)emulated_half((__m512i)lanes, 0));

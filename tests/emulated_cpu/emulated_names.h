@@ -23,6 +23,8 @@
 #define _mm512_cmp_ps_mask emulated_mm512_cmp_ps_mask
 #define _mm512_cmpeq_epi16_mask emulated_mm512_cmpeq_epi16_mask
 #define _mm512_cmpgt_epu32_mask emulated_mm512_cmpgt_epu32_mask
+#define _mm512_cvtepi32_ps emulated_mm512_cvtepi32_ps
+#define _mm512_cvtepi8_epi32 emulated_mm512_cvtepi8_epi32
 #define _mm512_cvtepu16_epi32 emulated_mm512_cvtepu16_epi32
 #define _mm512_cvtne2ps_pbh emulated_mm512_cvtne2ps_pbh
 #define _mm512_cvtph_ps emulated_mm512_cvtph_ps

@@ -184,6 +184,9 @@ static void words_multiply_and_merge(void **state) {
     y = _mm512_ternarylogic_epi32(x, a, a, 0xf0);
     assert_int_equal(bits_of(_mm512_castsi512_ps(y), 7), 0x0f0f3355);
     assert_int_equal(_mm512_cmpgt_epu32_mask(a, _mm512_set1_epi32(4)), 0x800d);
+    const __m128i bytes = _mm_setr_epi8(-128, 127, 0, 1, 2, 3, 4, -5, -6, 7, 8, 9, 10, 11, 12, -13);
+    const __m512 numbers = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+    assert_lanes(numbers, (float[]){-128, 127, 0, 1, 2, 3, 4, -5, -6, 7, 8, 9, 10, 11, 12, -13});
     __m512 n = _mm512_setr_ps(1, -127, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
     __m512 scaled_by = _mm512_maskz_scalef_ps(5, _mm512_set1_ps(1.5f), n);
     assert_lanes(scaled_by, (float[]){3, 0, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0});

@@ -289,6 +289,7 @@ static inline float __fadd_rn(float a, float b) {
     volatile float x = a;
     return x + b;
 }
+static inline float __fsub_rn(float a, float b) { return __fadd_rn(a, -b); }
 static inline float __fmul_rn(float a, float b) {
     volatile float x = a * b;
     return x;

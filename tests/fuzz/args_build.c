@@ -46,6 +46,11 @@ static void choose_sizes(struct fuzz_bytes *in, int form, struct sizes *sizes) {
     of['A'] = times(of['q'], of['s']);
     of['N'] = times(2, of['n']);
     of['M'] = times(2, of['m']);
+    of['F'] = (int64_t[]){TSR_QUANT_INT8, TSR_QUANT_INT4, TSR_QUANT_Q8_0, TSR_QUANT_MXFP4}[form];
+    of['H'] = of['c'] - of['c'] / 2;
+    of['Q'] = times(34, of['m']);
+    of['U'] = times(16, of['m']);
+    of['W'] = times(32, of['m']);
 }
 
 // Returns the letters of one form, such as the second of "bqhd|qhd": at most TSR_MAX_DIMS.
@@ -87,13 +92,16 @@ static tsr_tensor plain_tensor(const struct args_field *field, int form, const s
     const char *letter;
     int ndim = find_form(field->form, form, &letter);
     if (ndim == 0 || (field->type == 'q' && !types->is_fp8)) return t;
-    t.dtype = field->type == 'i'                             ? TSR_I32
-              : field->type == 'q'                           ? TSR_F32
-              : field->type == '8'                           ? TSR_E4M3
-              : field->type == 'e' && types->is_fp8          ? TSR_E4M3
-              : field->type == 's' && types->main != TSR_F64 ? TSR_F32
-              : field->type == 'w' && types->is_weight_f32   ? TSR_F32
-                                                             : types->main;
+    const bool is_scale_u8 = field->type == 'S' && sizes->of['F'] == TSR_QUANT_MXFP4;
+    const bool is_wide = field->type == 's' || field->type == 'S';
+    t.dtype = field->type == 'i'                           ? TSR_I32
+              : field->type == 'u' || is_scale_u8          ? TSR_U8
+              : field->type == 'q'                         ? TSR_F32
+              : field->type == '8'                         ? TSR_E4M3
+              : field->type == 'e' && types->is_fp8        ? TSR_E4M3
+              : is_wide && types->main != TSR_F64          ? TSR_F32
+              : field->type == 'w' && types->is_weight_f32 ? TSR_F32
+                                                           : types->main;
     t.ndim = ndim;
     for (int i = 0; i < ndim; i++) t.shape[i] = sizes->of[(int)letter[i]];
     lay_out(&t, order, 0);

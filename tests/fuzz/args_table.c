@@ -62,6 +62,20 @@ static const struct args_field quantize_fields[] = {
 };
 #undef ARGS
 
+#define ARGS tsr_dequantize_args
+static const struct args_field dequantize_fields[] = {
+    IN(x, "rsc|bH|rQ|rU", 'u'),
+    IN_OPTIONAL(x_rows, "|r||", 'i'),
+    IN_OPTIONAL(scale, "rs1|b1||rm", 'S'),
+    IN_OPTIONAL(zero, "rs1|||", 's'),
+    IN_OPTIONAL(minimum, "|b1||", 's'),
+    OUT(y, "rsc|rc|rW|rW", 'x'),
+    INT32(quant, "F"),
+    INT32(group, NULL),
+    {NULL},
+};
+#undef ARGS
+
 #define ARGS tsr_matmul_forward_args
 static const struct args_field matmul_forward_fields[] = {
     IN(a, "mk|bmk|bmk|bkm", 'x'),
@@ -299,7 +313,7 @@ static const struct args_field rmsnorm_backward_fields[] = {
     X(attention_decode)                                  \
     X(attention_merge)                                   \
     X(cast)                                              \
-    X(quantize)                                          \
+    X(quantize) X(dequantize)                            \
     X(matmul_forward) X(matmul_backward)                 \
     X(matmul_grouped_forward) X(matmul_grouped_backward) \
     X(self_attention_forward) X(self_attention_backward) \

@@ -19,15 +19,15 @@ enum args_kind {
 // For a tensor, `form` gives its dimensions as letters, such as "bqhd". '|' separates the forms of a call, an empty
 // form means that the tensor is absent, and the last one serves all further forms. The input chooses the sizes of the
 // letters, except derived ones: h = g times a number, B = b + 1, D = (h + 2 g) d, O = h d, T = 2 R,
-// A = q s, N = 2 n, M = 2 m. For a number,
-// `form` is the letter whose size a plain call passes, or NULL for 0.
+// A = q s, N = 2 n, M = 2 m; F is a format of quantised rows, one for each form, H = ceil(c / 2), Q, U, W = 34, 16, 32 m.
+// For a number, `form` is the letter whose size a plain call passes, or NULL for 0.
 struct args_field {
     const char *name, *form;
     size_t offset;
     enum args_kind kind;
-    char
-        type; // tensors: x main, w main or f32, s f32 or f64, i int32, q f32 in fp8 calls only, 8 e4m3; e: main, but e4m3 in
-              // fp8 calls, where main is then bf16
+    // tensors: x main, w main or f32, s f32 or f64, i int32, u u8, S s or (of MXFP4) u8, q f32 in fp8 calls only, 8 e4m3;
+    // e: main, but e4m3 in fp8 calls, where main is then bf16
+    char type;
     bool is_optional;
 };
 

@@ -84,7 +84,7 @@ static void names_and_sizes(void **state) {
         {TSR_F64, "f64", "float64", 8},         {TSR_F32, "f32", "float32", 4},
         {TSR_BF16, "bf16", "bfloat16", 2},      {TSR_F16, "f16", "float16", 2},
         {TSR_E4M3, "e4m3", "float8_e4m3fn", 1}, {TSR_E5M2, "e5m2", "float8_e5m2", 1},
-        {TSR_I32, "i32", "int32", 4},
+        {TSR_I32, "i32", "int32", 4},           {TSR_U8, "u8", "uint8", 1},
     };
     assert_int_equal(COUNT(expected), TSR_DTYPE_COUNT - 1);
     for (int i = 0; i < COUNT(expected); i++) {

@@ -14,7 +14,7 @@ static char folder[] = "/tmp/tsr_pack_XXXXXX";
 
 // Writes every kernel that the operations list for the given architectures, or only the standard set.
 static inline void write_pack(const int *archs, int num_archs, bool has_rare) {
-    enum { MOST = 4000 };
+    enum { MOST = 5000 };
     static unsigned char *data[MOST];
     static size_t bytes[MOST];
     char path[64];

@@ -266,7 +266,7 @@ int command_apply(int argc, char **argv) {
         return usage_error("apply", "--%s is empty, expected the name of a file",
                            *request.input == '\0' ? "input" : "output");
     tsr_dtype dtype = request.dtype != NULL ? tsr_dtype_from_name(request.dtype) : TSR_DTYPE_NONE;
-    if (request.dtype != NULL && (dtype == TSR_DTYPE_NONE || dtype == TSR_I32))
+    if (request.dtype != NULL && (dtype == TSR_DTYPE_NONE || dtype >= TSR_I32))
         return usage_error("apply", "--dtype is '%s', expected f32, bf16, f16, f64, e4m3 or e5m2",
                            request.dtype);
     apply.input_path = request.input;

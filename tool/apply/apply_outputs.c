@@ -45,7 +45,7 @@ bool apply_ask(struct apply *apply, const char *list) {
         if (find_asked(apply, word) != NULL)
             return apply_fail(apply, EXIT_USAGE, "--results has '%s' twice", word);
         tsr_dtype dtype = colon != NULL ? tsr_dtype_from_name(colon + 1) : TSR_DTYPE_NONE;
-        if (colon != NULL && (dtype == TSR_DTYPE_NONE || dtype == TSR_I32))
+        if (colon != NULL && (dtype == TSR_DTYPE_NONE || dtype >= TSR_I32))
             return apply_fail(apply, EXIT_USAGE,
                               "--results: the dtype of %s is '%s', expected f32, bf16, f16, f64, "
                               "e4m3 or e5m2",

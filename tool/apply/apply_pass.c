@@ -82,11 +82,15 @@ static bool set_dtype(struct pass *pass) {
     for (int s = 0; spec->slots[s].name != NULL; s++) {
         if (pass->bound[s] == NULL) continue;
         tsr_dtype got = pass->bound[s]->tensor.dtype;
-        bool is_index = spec->slots[s].kind == SLOT_I32;
-        if ((got == TSR_I32) != is_index)
+        const enum slot_kind kind = case_kind(&pass->c, s);
+        const tsr_dtype integer = kind == SLOT_I32  ? TSR_I32
+                                  : kind == SLOT_U8 ? TSR_U8
+                                                    : TSR_DTYPE_NONE;
+        if (got != integer && (integer != TSR_DTYPE_NONE || got == TSR_I32 || got == TSR_U8))
             return apply_fail(pass->apply, EXIT_USAGE, "%s: %s.dtype is %s, expected %s", spec->op,
                               spec->slots[s].name, tsr_dtype_name(got),
-                              is_index ? "i32" : "a floating-point type");
+                              integer != TSR_DTYPE_NONE ? tsr_dtype_name(integer)
+                                                        : "a floating-point type");
         bool is_main = spec->slots[s].kind == SLOT_MAIN;
         if (!is_set && (is_main || got == TSR_F64)) pass->c.dtype = got;
         is_set |= is_main;

@@ -215,7 +215,7 @@ static bool convert(struct apply *apply, struct apply_value *value, const struct
                     tsr_dtype dtype) {
     bool is_free = (slot->kind == SLOT_MAIN || slot->kind == SLOT_SMALL) && slot->role == SLOT_IN;
     if (dtype == TSR_DTYPE_NONE || !is_free || value->tensor.dtype == TSR_I32 ||
-        value->tensor.dtype == dtype)
+        value->tensor.dtype == TSR_U8 || value->tensor.dtype == dtype)
         return true;
     tsr_tensor converted;
     if (!apply_allocate(apply, value->name, dtype, value->tensor.ndim, value->tensor.shape,

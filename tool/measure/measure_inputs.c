@@ -44,7 +44,7 @@ static void fill_slot(tsr_tensor *t, size_t bytes, const tsr_tensor *drawn) {
 // Lengths, offsets and indices are drawn in full size: those of a smaller case would belong to shorter sequences, or to a
 // table that fits into the caches. So is what an operation's description names: logits, for example.
 static bool is_whole(const struct op_case *c, int s) {
-    return c->spec->slots[s].kind == SLOT_I32 ||
+    return case_kind(c, s) >= SLOT_I32 ||
            (c->spec->is_drawn_whole != NULL && c->spec->is_drawn_whole(c, s));
 }
 

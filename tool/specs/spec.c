@@ -49,12 +49,17 @@ int64_t case_int(const struct op_case *c, const char *name) { return (int64_t)ca
 
 tsr_dtype case_slot_dtype(const struct op_case *c, int slot) {
     if (c->spec->slot_dtype != NULL) return c->spec->slot_dtype(c, slot);
-    switch (c->spec->slots[slot].kind) {
+    switch (case_kind(c, slot)) {
     case SLOT_SMALL: return c->small_dtype;
     case SLOT_F32: return c->dtype == TSR_F64 ? TSR_F64 : TSR_F32;
     case SLOT_I32: return TSR_I32;
+    case SLOT_U8: return TSR_U8;
     default: return c->dtype;
     }
+}
+
+enum slot_kind case_kind(const struct op_case *c, int slot) {
+    return c->spec->kind != NULL ? c->spec->kind(c, slot) : c->spec->slots[slot].kind;
 }
 
 enum slot_role case_role(const struct op_case *c, int slot) {

@@ -40,7 +40,8 @@ enum slot_kind {
     SLOT_MAIN,  // the case's dtype
     SLOT_SMALL, // op_case.small_dtype: the case's dtype, or f32 if that has 16 bits
     SLOT_F32,   // always f32 (f64 for the oracle)
-    SLOT_I32
+    SLOT_I32,   // this and what follows: integers, which are compared exactly
+    SLOT_U8
 };
 
 // A tensor of the call; its name is that of the field, and of the tensor in the files of `apply`.
@@ -113,6 +114,8 @@ struct op_spec {
     // The role of a tensor where it depends on the other inputs and the options: ids of experts are made by a router, or
     // given. SLOT_NONE: the call cannot make this optional output. NULL: the slot's own.
     enum slot_role (*role)(const struct op_case *c, int slot);
+    // The kind of a tensor where it depends on the options: scales of some formats are bytes. NULL: the slot's own.
+    enum slot_kind (*kind)(const struct op_case *c, int slot);
     // bench: sets sizes that are 0 and follow from others. NULL: there are none.
     void (*complete)(struct op_case *c);
     // Runs the call, or its prepare when workspace_bytes is not NULL.
@@ -185,6 +188,7 @@ int64_t case_int(const struct op_case *c, const char *name); // aborts on an unk
 double case_real(const struct op_case *c, const char *name);
 tsr_dtype case_slot_dtype(const struct op_case *c, int slot);
 enum slot_role case_role(const struct op_case *c, int slot);
+enum slot_kind case_kind(const struct op_case *c, int slot);
 // An eighth of the rounding error of a slot's dtype, if that has 16 bits; else 0.
 double eighth_of_rounding(const struct op_case *c, int slot);
 int64_t case_numel(const struct op_case *c, int slot);   // INT64_MAX if there are more

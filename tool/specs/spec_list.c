@@ -12,7 +12,7 @@ extern const struct op_spec adamw_step_spec;
 extern const struct op_spec attention_forward_spec, attention_backward_spec;
 extern const struct op_spec attention_decode_spec, attention_merge_spec;
 extern const struct op_spec cast_spec;
-extern const struct op_spec quantize_spec;
+extern const struct op_spec quantize_spec, dequantize_spec;
 extern const struct op_spec matmul_forward_spec, matmul_backward_spec;
 extern const struct op_spec matmul_grouped_forward_spec, matmul_grouped_backward_spec;
 extern const struct op_spec self_attention_forward_spec, self_attention_backward_spec;
@@ -39,6 +39,7 @@ const struct op_spec *const op_specs[] = {
     &attention_merge_spec,
     &cast_spec,
     &quantize_spec,
+    &dequantize_spec,
     &matmul_forward_spec,
     &matmul_backward_spec,
     &matmul_grouped_forward_spec,

@@ -240,7 +240,8 @@ bool tensors_create_f64(struct tensors *t, const struct op_case *c) {
     memset(t->c.tensor, 0, sizeof t->c.tensor);
     for (int s = 0; c->spec->slots[s].name != NULL; s++)
         if (c->is_present[s]) {
-            tsr_dtype dtype = c->spec->slots[s].kind == SLOT_I32 ? TSR_I32 : TSR_F64;
+            const enum slot_kind kind = case_kind(c, s);
+            tsr_dtype dtype = kind == SLOT_I32 ? TSR_I32 : kind == SLOT_U8 ? TSR_U8 : TSR_F64;
             if (!create_slot(t, s, dtype, LAYOUT_CONTIGUOUS, false, NULL)) return false;
         }
     return true;
@@ -291,7 +292,7 @@ bool tensors_fill_f64(struct tensors *t, const struct op_case *like, struct rng 
         int64_t row = tensor->ndim >= 2 ? numel / tensor->shape[0] : numel;
         tsr_dtype dtype = case_slot_dtype(like, s);
         double *values = tensor->data;
-        bool is_index = spec->slots[s].kind == SLOT_I32;
+        bool is_index = case_kind(&t->c, s) >= SLOT_I32;
         if (is_index) { // drawn as doubles, stored as integers
             values = calloc((size_t)numel, sizeof *values);
             if (values == NULL) return false;

@@ -36,7 +36,7 @@ static double reference_bytes(const struct op_case *c) {
     for (int s = 0; c->spec->slots[s].name != NULL; s++) {
         if (!c->is_present[s]) continue;
         double elements = case_elements(c, s);
-        bool is_index = c->spec->slots[s].kind == SLOT_I32;
+        bool is_index = case_kind(c, s) >= SLOT_I32;
         bytes += elements * (double)(is_index ? sizeof(int32_t) : sizeof(double));
         if (trial_is_output(c, s)) bytes += elements * sizeof(double);
         if (case_role(c, s) == SLOT_INOUT) bytes += elements * sizeof(double);
@@ -93,7 +93,7 @@ static tsr_status ask_oracle(struct trial *trial) {
     view.dtype = c->dtype;
     view.small_dtype = c->small_dtype;
     for (int s = 0; status == TSR_OK && c->spec->slots[s].name != NULL; s++)
-        if (trial_is_output(c, s) && c->spec->slots[s].kind != SLOT_I32)
+        if (trial_is_output(c, s) && c->spec->slots[s].kind < SLOT_I32)
             c->spec->bound(&view, s, trial->bound[s]);
     if (status != TSR_OK) return refuse(trial, status, tsr_last_error());
     for (int s = 0; c->spec->slots[s].name != NULL; s++) {

@@ -23,6 +23,7 @@ static struct format format_of(tsr_dtype dtype) {
     case TSR_E4M3: return (struct format){0x1p-4, 0x1p-9, 448, true};
     case TSR_E5M2: return (struct format){0x1p-3, 0x1p-16, 57344, true};
     case TSR_I32: return (struct format){0, 0, 2147483647};
+    case TSR_U8: return (struct format){0, 0, 255};
     default: return (struct format){0x1p-24, 0x1p-149, 0x1.fffffep127};
     }
 }
@@ -91,10 +92,10 @@ bool trial_compare(const struct trial *trial, int s, const tsr_tensor *got, stru
     tensor_copy(got, &plain);
     double worst = 0;
     int64_t worst_at = 0;
-    bool is_index = trial->c.spec->slots[s].kind == SLOT_I32;
+    bool is_index = trial->c.spec->slots[s].kind >= SLOT_I32;
     for (int64_t i = 0; i < numel; i++) {
         double error, ratio;
-        double reference = is_index ? tsr_load(TSR_I32, expected, i) : expected[i];
+        double reference = is_index ? tsr_load(got->dtype, expected, i) : expected[i];
         ratio = compare_element(values[i], reference, trial->bound[s][i], format,
                                 trial->c.spec->keeps_nan_sign, &error);
         if (ratio > worst) worst = ratio, worst_at = i;
@@ -109,7 +110,7 @@ bool trial_compare(const struct trial *trial, int s, const tsr_tensor *got, stru
     if (worst > 1)
         snprintf(what, what_bytes, "%s[%lld] is %.9g, expected %.9g within %.3g (%.3g times over)",
                  trial->c.spec->slots[s].name, (long long)worst_at, values[worst_at],
-                 is_index ? tsr_load(TSR_I32, expected, worst_at) : expected[worst_at],
+                 is_index ? tsr_load(got->dtype, expected, worst_at) : expected[worst_at],
                  trial->bound[s][worst_at], worst);
     free(values);
     return worst <= 1;

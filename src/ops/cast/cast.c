@@ -62,7 +62,7 @@ const struct tsri_op tsri_cast_op = {"cast", variants, TSRI_COUNT(variants), NUL
 // ---- Entry ------------------------------------------------------------------------------------
 
 static tsr_status check_dtype(const char *op, const char *field, const tsr_tensor *t) {
-    if (t->dtype != TSR_I32) return TSR_OK;
+    if (t->dtype != TSR_I32 && t->dtype != TSR_U8) return TSR_OK;
     return tsri_fail(TSR_INVALID_ARGUMENT,
                      "%s: %s.dtype is %s, expected f64, f32, bf16, f16, e4m3 or e5m2", op, field,
                      tsr_dtype_name(t->dtype));

@@ -24,9 +24,10 @@ DTYPES = {
     "e5m2": (np.dtype(ml_dtypes.float8_e5m2), 2.0**-3, 2.0**-16),
     "i32": (np.dtype(np.int32), 0.0, 0.0),
     "i64": (np.dtype(np.int64), 0.0, 0.0),
+    "u8": (np.dtype(np.uint8), 0.0, 0.0),
 }
 FILE_NAMES = {"F32": "f32", "BF16": "bf16", "F16": "f16", "F64": "f64", "F8_E4M3": "e4m3",
-              "F8_E5M2": "e5m2", "I32": "i32", "I64": "i64"}
+              "F8_E5M2": "e5m2", "I32": "i32", "I64": "i64", "U8": "u8"}
 MAIN = ["f32", "bf16", "f16"]
 
 

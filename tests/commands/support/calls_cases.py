@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 import moe_cases
+import quant_cases
 from calls_support import DTYPES, alternatives, evaluate
 
 # Always f32 (f64 in f64 calls). All other tensors have the main dtype.
@@ -148,6 +149,8 @@ class Case:
         op = self.calls[0].op
         if name in INDICES:
             return "i32"
+        if op == "dequantize" and quant_cases.is_bytes(self, name):
+            return "u8"
         if name in FIXED_F32 and (op, name) not in NOT_FIXED or (name == "v" and op == "adamw_step"):
             return "f64" if self.main == "f64" else "f32"
         if "accumulate" in self.field(name).comment and self.scalars.get("accumulate"):
@@ -171,6 +174,8 @@ class Case:
             return self.scalars.get("to", "bf16")
         if self.calls[0].op == "quantize" and name == "y":
             return self.scalars["to"]
+        if self.calls[0].op == "dequantize":
+            return "f64" if any(t.dtype == np.float64 for t in self.tensors.values()) else "f32"
         if name[1:] in self.tensors and name[0] == "d":
             return next(n for n, d in DTYPES.items() if d == self.tensors[name[1:]].dtype)
         return self.dtype_of(name)
@@ -243,6 +248,8 @@ def values(rng, case, name, shape, dtype):
         return moe_cases.ids(rng, case, shape)
     if dtype == "i32":
         return indices(rng, case, name, shape)
+    if dtype == "u8":
+        return np.random.default_rng(rng.getrandbits(32)).integers(0, 256, shape, np.uint8)
     numbers = np.random.default_rng(rng.getrandbits(32)).standard_normal(shape)
     if name in ("v", "rstd", "inv_freq") or name.endswith("_scale"):
         numbers = 0.1 + np.abs(numbers)
@@ -271,7 +278,8 @@ SCALARS = {
     "scoring": (lambda r, s: 1, None), "no_renormalize": (lambda r, s: 1, None), "group_score": (lambda r, s: 1, None),
     "routed_scaling": (lambda r, s: r.uniform(-2, 2), None), "round_weights": (lambda r, s: r.randint(3, 4), None),
     "capacity": (lambda r, s: r.randint(1, 9), -1), "top_k": (lambda r, s: s["top_k"], 33),
-    "weights_on_input": (lambda r, s: 1, None),
+    "weights_on_input": (lambda r, s: 1, None), "quant": (lambda r, s: r.randint(1, 9), None),
+    "group": (lambda r, s: 32 * r.randint(1, 3), 33),
     "num_groups": (lambda r, s: r.choice([2, s["num_experts"] // 2]), -1), "topk_groups": (lambda r, s: 1, -1),
     "base": (lambda r, s: r.uniform(1, 1e6), -1.0), "attention_factor": (lambda r, s: r.uniform(0.5, 2), None),
     "scaling.factor": (lambda r, s: r.uniform(1, 16), -1.0), "scaling.low_freq_factor": (lambda r, s: r.uniform(0.5, 2), 9.0),
@@ -281,7 +289,7 @@ SCALARS = {
 NEEDS = {"bias_up": "b_up", "preact": "activation", "seed": "dropout_p", "offset": "dropout_p", "max_seqlen_q": "cu_seqlens_q",
          "max_seqlen_k": "cu_seqlens_q", "window_right": "mask", "topk_groups": "num_groups",
          "group_score": "topk_groups"}  # no effect without the other
-NEEDED = {"num_heads": 0.97, "top_k": 1}  # the chance that a scalar is given; others have a third
+NEEDED = {"num_heads": 0.97, "top_k": 1, "quant": 1}  # the chance that a scalar is given; others have a third
 
 
 def draw_scalars(rng, case, forced, spoiled):
@@ -320,6 +328,8 @@ def is_there(rng, case, name, f, forced, absent):
         return False
     if name == "bias" and "layernorm" in case.calls[0].op and "weight" not in case.tensors:
         return False
+    if name in ("scale", "zero", "minimum"):
+        return quant_cases.is_there(rng, case, name)
     if name.endswith("_scale"):
         return case.main in ("e4m3", "e5m2") and (case.sizes["has_blocks"] or rng.random() < 0.5) and \
             (name != "b_up_scale" or "b_up" in case.tensors)
@@ -343,6 +353,8 @@ def draw_case(rng, calls, forced=(), absent=(), spoiled=None, dtypes=None):
         case.scalars["to"] = rng.choice(["bf16", "f16", "f32", "e4m3", "e5m2", "f64"])
     if op == "quantize":
         case.scalars["to"] = rng.choice(["e4m3", "e5m2"])
+    if op == "dequantize":
+        quant_cases.set_row(case)
     if "cu_seqlens_q" in case.field_names:
         s["total_q"], s["total_k"] = s["seqlen_q"] * max(s["batch"], 1), s["seqlen_k"] * max(s["batch"], 1)
     if moe_cases.is_moe(case):

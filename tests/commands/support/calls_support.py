@@ -19,7 +19,7 @@ LIBRARY = os.environ.get("TESSERA_LIBRARY", "")
 CALL_FIELDS = ("size", "flags", "variant", "workspace", "workspace_bytes")
 DTYPES = {"f64": np.dtype(np.float64), "f32": np.dtype(np.float32), "bf16": np.dtype(ml_dtypes.bfloat16),
           "f16": np.dtype(np.float16), "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
-          "e5m2": np.dtype(ml_dtypes.float8_e5m2), "i32": np.dtype(np.int32)}
+          "e5m2": np.dtype(ml_dtypes.float8_e5m2), "i32": np.dtype(np.int32), "u8": np.dtype(np.uint8)}
 FORMATS = {"float": "f", "double": "d", "int32_t": "i", "int64_t": "q", "uint32_t": "I", "uint64_t": "Q", "size_t": "Q"}
 
 

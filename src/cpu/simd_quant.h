@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Codes of quantised weights (core/core_quant.h), 32 columns at a time, as signed bytes, and such bytes as vectors of floats.
+#ifndef TSRI_SIMD_QUANT_H
+#define TSRI_SIMD_QUANT_H
+
+#include "core/core_quant.h"
+#include "cpu/simd.h"
+
+enum { QUANT_UNIT = 32 }; // columns
+
+// 16 bytes, as the compiler's vectors: they are the same in every instruction set.
+typedef uint8_t simd_bytes16 __attribute__((vector_size(16)));
+
+#if defined(TSRI_SIMD_SCALAR)
+SIMD_INLINE vf vf_of_codes(const int8_t *codes) { return (float)*codes; }
+SIMD_INLINE simd_bytes16 simd_look_up(simd_bytes16 table, simd_bytes16 at) {
+    for (int i = 0; i < 16; i++) at[i] = table[at[i] & 15];
+    return at;
+}
+// a's first bytes, or last ones, each followed by b's.
+SIMD_INLINE simd_bytes16 simd_take_turns(simd_bytes16 a, simd_bytes16 b, bool is_last) {
+    simd_bytes16 y;
+    for (int i = 0; i < 16; i++) y[i] = (i % 2 == 0 ? a : b)[i / 2 + (is_last ? 8 : 0)];
+    return y;
+}
+#else
+#if defined(TSRI_SIMD_AVX2)
+SIMD_INLINE vf vf_of_codes(const int8_t *codes) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)codes)));
+}
+#else
+SIMD_INLINE vf vf_of_codes(const int8_t *codes) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)codes)));
+}
+#endif
+SIMD_INLINE simd_bytes16 simd_look_up(simd_bytes16 table, simd_bytes16 at) {
+    return (simd_bytes16)_mm_shuffle_epi8((__m128i)table, (__m128i)at);
+}
+SIMD_INLINE simd_bytes16 simd_take_turns(simd_bytes16 a, simd_bytes16 b, bool is_last) {
+    return (simd_bytes16)(is_last ? _mm_unpackhi_epi8((__m128i)a, (__m128i)b)
+                                  : _mm_unpacklo_epi8((__m128i)a, (__m128i)b));
+}
+#endif
+
+SIMD_INLINE simd_bytes16 simd_load_bytes16(const uint8_t *from) {
+    simd_bytes16 bytes;
+    memcpy(&bytes, from, sizeof bytes);
+    return bytes;
+}
+SIMD_INLINE void simd_store_codes16(int8_t *to, simd_bytes16 codes) {
+    memcpy(to, &codes, sizeof codes);
+}
+
+// The numbers of e2m1 for codes of 4 bits, doubled.
+SIMD_INLINE simd_bytes16 simd_e2m1(simd_bytes16 codes) {
+    return simd_look_up(simd_load_bytes16((const uint8_t *)tsri_e2m1_doubled), codes);
+}
+
+// Codes of 4 bits whose lower halves are columns 0 to 15.
+SIMD_INLINE void simd_split_halves(const uint8_t *from, int8_t codes[QUANT_UNIT], int zero,
+                                   bool is_e2m1) {
+    const simd_bytes16 bytes = simd_load_bytes16(from);
+    const simd_bytes16 low = bytes & 15, high = bytes >> 4;
+    simd_store_codes16(codes, is_e2m1 ? simd_e2m1(low) : low - (uint8_t)zero);
+    simd_store_codes16(codes + 16, is_e2m1 ? simd_e2m1(high) : high - (uint8_t)zero);
+}
+
+// Codes of 4 bits whose lower halves are even columns.
+SIMD_INLINE void simd_split_pairs(const uint8_t *from, int8_t codes[QUANT_UNIT], int zero,
+                                  bool is_e2m1) {
+    const simd_bytes16 bytes = simd_load_bytes16(from);
+    simd_bytes16 low = bytes & 15, high = bytes >> 4;
+    low = is_e2m1 ? simd_e2m1(low) : low - (uint8_t)zero;
+    high = is_e2m1 ? simd_e2m1(high) : high - (uint8_t)zero;
+    simd_store_codes16(codes, simd_take_turns(low, high, false));
+    simd_store_codes16(codes + 16, simd_take_turns(low, high, true));
+}
+
+// Columns [32 unit, 32 unit + 32) of a block of Q4_K, and of Q6_K.
+SIMD_INLINE void simd_split_q4_k(const uint8_t *block, int unit, int8_t codes[QUANT_UNIT]) {
+    const uint8_t *from = block + 16 + unit / 2 * QUANT_UNIT;
+    for (int i = 0; i < QUANT_UNIT; i += 16) {
+        const simd_bytes16 bytes = simd_load_bytes16(from + i);
+        simd_store_codes16(codes + i, unit % 2 == 1 ? bytes >> 4 : bytes & 15);
+    }
+}
+SIMD_INLINE void simd_split_q6_k(const uint8_t *block, int unit, int8_t codes[QUANT_UNIT]) {
+    const int half = unit / 4, part = unit % 4;
+    const uint8_t *lower = block + half * 64 + part % 2 * QUANT_UNIT;
+    const uint8_t *upper = block + 128 + half * QUANT_UNIT;
+    for (int i = 0; i < QUANT_UNIT; i += 16) {
+        const simd_bytes16 low = simd_load_bytes16(lower + i), high = simd_load_bytes16(upper + i);
+        const simd_bytes16 four = part > 1 ? low >> 4 : low & 15;
+        simd_store_codes16(codes + i, (four | (high >> (uint8_t)(2 * part) & 3) << 4) - 32);
+    }
+}
+
+#endif

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of quantised weights in random cases: the columns, bytes and scales of a row in each tsr_quant_format."""
+
+# Columns and bytes of a block of a row, in the order of tsr_quant_format; from INT8 on rows have scales beside them.
+BLOCKS = {1: (32, 34), 2: (32, 18), 3: (32, 20), 4: (256, 144), 5: (256, 210), 6: (32, 17), 7: (1, 1), 8: (2, 1), 9: (32, 16)}
+INT8, MXFP4 = 7, 9
+
+
+def set_row(case):
+    """Sizes of a row of the drawn format."""
+    s, kind = case.sizes, case.scalars["quant"]
+    columns, block = BLOCKS[kind]
+    s["cols"] = -(-s["cols"] // columns) * columns
+    s["row_bytes"] = s["cols"] // columns * block
+    group = 32 if kind == MXFP4 else case.scalars.get("group", 0) or max(s["cols"], 1)
+    s["groups"] = -(-s["cols"] // group)
+
+
+def is_bytes(case, name):
+    return name == "x" or name == "scale" and case.scalars["quant"] == MXFP4
+
+
+def is_there(rng, case, name):
+    """Whether the case gives this tensor of scales."""
+    of_groups = range(INT8, MXFP4 + (name == "scale"))
+    return case.scalars["quant"] in of_groups and rng.random() < (0.97 if name == "scale" else 0.5)
