@@ -21,7 +21,7 @@ set(cache ${PROJECT_BINARY_DIR}/emulator-cache)
 file(MAKE_DIRECTORY ${cache})
 foreach(name test_emulator test_tool_emulator test_tool_emulator_attention test_tool_emulator_gradients
         test_tool_emulator_products test_tool_emulator_fp8 test_tool_emulator_small
-        test_tool_emulator_decode test_tool_emulator_late)
+        test_tool_emulator_decode test_tool_emulator_late test_emulator_invariant)
   if(TARGET ${name})
     target_compile_definitions(${name} PRIVATE TEST_EMULATOR="$<TARGET_FILE:tessera_emulator>"
                                TEST_EMULATOR_CACHE="${cache}")

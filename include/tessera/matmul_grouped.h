@@ -32,19 +32,19 @@ extern "C" {
 //           itself. accumulate needs c f32. f64 throughout on "reference". offsets, counts and a_rows int32.
 // fp8       a and b each e4m3 or e5m2, b_up as b, without a_rows (tsr_quantize takes a list); c, bias and bias_up f32 or one
 //           16-bit dtype. The value of an element is the element times its scale, which is f32 on the tensors' device; an absent
-//           scale is 1. One scale: a_scale, b_scale, b_up_scale have shape () or (1). Or all of them are present, and each has one
-//           element or more: b_scale and b_up_scale (num_groups), one for each group, or (num_groups, ceil(k / 128),
-//           ceil(n / 128)), one for each 128 x 128 of b, transposed if b is; a_scale (rows, ceil(k / 128)), with counts
-//           (num_groups, rows, ceil(k / 128)), one for each 128 columns of a row of a. These have a stride of 1 in one of their
-//           last two dimensions.
+//           scale is 1. One scale: a_scale, b_scale, b_up_scale have shape () or (1); (1) beside one group is of groups. Or all of
+//           them are present, and each has one element or more: b_scale and b_up_scale (num_groups), one for each group, or
+//           (num_groups, ceil(k / 128), ceil(n / 128)), one for each 128 x 128 of b, transposed if b is; a_scale (rows,
+//           ceil(k / 128)), with counts (num_groups, rows, ceil(k / 128)), one for each 128 columns of a row of a. These have a
+//           stride of 1 in one of their last two dimensions.
 // Aliasing  c must not overlap any input.
 // k = 0     as tessera/matmul.h: c is the epilogue of 0. Without accumulate c is never read.
 // Numerics  as tessera/matmul.h: fp32 accumulation in blocks of k, error (8 + 4 sqrt(k)) 2^-24 (|a||b|) carried through the
 //           epilogue, plus rounding to c's dtype. Bitwise repeatable, for any number of threads too. A row's bits do not
 //           depend on where its group begins or on other groups' rows, as long as rows and num_groups are the same; on
-//           CUDA, under TSR_BATCH_INVARIANT, for any rows and num_groups. On the CPU, without TSR_BATCH_INVARIANT, they
-//           may depend on the size of the row's own group if that is at most 16. In one variant a row has the same bits
-//           whether or not it comes by a_rows.
+//           CUDA, under TSR_BATCH_INVARIANT, for any rows and num_groups; where rows or matrices have gaps between them, if
+//           their strides are multiples of 16 bytes. On the CPU, without TSR_BATCH_INVARIANT, they may depend on the size of
+//           the row's own group if that is at most 16. In one variant a row has the same bits whether or not it comes by a_rows.
 // NaN       A NaN in a row of a affects only the rows of c that are products of it. A NaN in b[g], bias[g] or bias_up[g]
 //           affects only its column, in group g's rows.
 // Bad offsets  on the CPU offsets that fall or lie outside of [0, rows], counts outside of [0, rows], and a group's elements
@@ -53,7 +53,7 @@ extern "C" {
 //           then share rows, c is undefined. A row of a that does not exist counts as zeros.
 // CUDA      f32, bf16, f16; no synchronisation with the host. a, a_rows and c each have up to 2^28 rows. fp8 on Hopper's tensor
 //           cores, "cuda-fp8", for e4m3 both, if lines of a and b run along k and start at multiples of 16 bytes: the
-//           error is that of tessera/matmul.h for fp8 on Hopper, with block scales if a scale has more than one element.
+//           error is that of tessera/matmul.h for fp8 on Hopper, with block scales if any are of groups or blocks.
 // Gradients for a: this call with dc as a, da as c and b transposed; for b: tsr_matmul_grouped_backward.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Gale, Narayanan, Young, Zaharia: MegaBlocks, efficient sparse training with mixture-of-experts,

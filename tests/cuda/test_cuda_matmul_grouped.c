@@ -9,9 +9,10 @@
 enum { ROWS = 330, K = 72, N = 136, GROUPS = 6, GUARD = 1024 };
 
 static tsr_context *ctx;
-static void *on_a, *on_b, *on_c, *on_dc, *on_starts, *on_lists[2];
+static void *on_a, *on_b[2], *on_c, *on_dc, *on_starts, *on_lists[2];
 static const int32_t *lists[2]; // of a and dc, or NULL
-static uint16_t a[ROWS * K], b[GROUPS * K * N], dc[ROWS * N];
+static int is_transposed;       // whether b is, on_b[1]
+static uint16_t a[ROWS * K], b[2][GROUPS * K * N], dc[ROWS * N];
 static unsigned char c[GROUPS * K * N * 4 + 2 * GUARD];
 
 static int number(int64_t x, int salt) {
@@ -29,7 +30,7 @@ static int setup(void **state) {
     (void)state;
     assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0}), &ctx));
     on_a = device_memory(sizeof a);
-    on_b = device_memory(sizeof b);
+    for (int i = 0; i < 2; i++) on_b[i] = device_memory(sizeof b[i]);
     on_c = device_memory(sizeof c);
     on_dc = device_memory(sizeof dc);
     on_starts = device_memory((GROUPS + 1) * sizeof(int32_t));
@@ -40,7 +41,7 @@ static int setup(void **state) {
 
 static int teardown(void **state) {
     (void)state;
-    void *const all[] = {on_a, on_b, on_c, on_dc, on_starts, on_lists[0], on_lists[1]};
+    void *const all[] = {on_a, on_b[0], on_b[1], on_c, on_dc, on_starts, on_lists[0], on_lists[1]};
     for (int i = 0; i < COUNT(all); i++) assert_ok(tsr_memory_free(ctx, all[i]));
     tsr_context_destroy(ctx);
     return 0;
@@ -58,10 +59,17 @@ static void put_values(int64_t first, int64_t end) {
         tsr_store(TSR_BF16, a, i, i / K >= first && i / K < end ? number(i, 1) : (double)NAN);
     for (int64_t i = 0; i < ROWS * N; i++)
         tsr_store(TSR_BF16, dc, i, i / N >= first && i / N < end ? number(i, 3) : (double)NAN);
-    for (int64_t i = 0; i < GROUPS * K * N; i++) tsr_store(TSR_BF16, b, i, number(i, 2));
+    for (int64_t i = 0; i < GROUPS * K * N; i++) {
+        tsr_store(TSR_BF16, b[0], i, number(i, 2));
+        tsr_store(TSR_BF16, b[1], i / (K * N) * (K * N) + i % N * K + i / N % K, number(i, 2));
+    }
     put(on_a, a, sizeof a);
-    put(on_b, b, sizeof b);
+    for (int i = 0; i < 2; i++) put(on_b[i], b[i], sizeof b[i]);
     put(on_dc, dc, sizeof dc);
+}
+
+static tsr_tensor matrices(void) {
+    return GPU(on_b[is_transposed], TSR_BF16, GROUPS, is_transposed ? N : K, is_transposed ? K : N);
 }
 
 // False if the variant takes no lists.
@@ -79,8 +87,8 @@ static bool run(bool is_forward, const char *variant, const int32_t *offsets) {
     tsr_status status;
     if (is_forward)
         status = tsr_matmul_grouped_forward(
-            ctx, &TSR_MATMUL_GROUPED_FORWARD_ARGS(.variant = variant, .a = rows,
-                                                  .b = GPU(on_b, TSR_BF16, GROUPS, K, N),
+            ctx, &TSR_MATMUL_GROUPED_FORWARD_ARGS(.variant = variant, .a = rows, .b = matrices(),
+                                                  .transpose_b = is_transposed,
                                                   .c = GPU(out, TSR_BF16, ROWS, N),
                                                   .offsets = starts, .a_rows = a_rows));
     else
@@ -142,28 +150,35 @@ static void compare(bool is_forward, int g, int64_t first, int64_t end, bool is_
         }
 }
 
-static void every_variant(void (*check)(bool is_forward, const char *variant)) {
-    for (int pass = 0; pass < 2; pass++) {
-        const char *op = pass == 0 ? "matmul_grouped_forward" : "matmul_grouped_backward";
-        int num_runs = 0;
-        for (int v = 0; v < tsr_variant_count(op); v++) {
-            tsr_variant_info info;
-            assert_ok(tsr_variant_info_get(op, v, &info));
-            if (!(info.flags & TSR_VARIANT_CUDA)) continue;
+// Runs the check with every variant that this device has, and b either way. Returns how many served.
+static int every_form(bool is_forward, void (*check)(bool is_forward, const char *variant)) {
+    const char *op = is_forward ? "matmul_grouped_forward" : "matmul_grouped_backward";
+    int num_runs = 0;
+    for (int v = 0; v < tsr_variant_count(op); v++) {
+        tsr_variant_info info;
+        assert_ok(tsr_variant_info_get(op, v, &info));
+        for (is_transposed = 0; is_transposed < (is_forward ? 2 : 1); is_transposed++) {
             const tsr_matmul_grouped_forward_args probe =
                 TSR_MATMUL_GROUPED_FORWARD_ARGS(.variant = info.name,
-                                                .a = GPU(on_a, TSR_BF16, ROWS, K),
-                                                .b = GPU(on_b, TSR_BF16, GROUPS, K, N),
+                                                .a = GPU(on_a, TSR_BF16, ROWS, K), .b = matrices(),
+                                                .transpose_b = is_transposed,
                                                 .c = GPU(on_c, TSR_BF16, ROWS, N),
                                                 .offsets = GPU(on_starts, TSR_I32, GROUPS + 1));
             size_t bytes;
-            if (tsr_matmul_grouped_forward_prepare(ctx, &probe, &bytes) == TSR_UNSUPPORTED)
-                continue; // not on this GPU
-            check(pass == 0, info.name);
+            if (!(info.flags & TSR_VARIANT_CUDA) ||
+                tsr_matmul_grouped_forward_prepare(ctx, &probe, &bytes) == TSR_UNSUPPORTED)
+                continue; // not on this GPU, or not with b like this
+            check(is_forward, info.name);
             num_runs++;
         }
-        assert_true(num_runs >= 1);
     }
+    is_transposed = 0;
+    return num_runs;
+}
+
+static void every_variant(void (*check)(bool is_forward, const char *variant)) {
+    assert_true(every_form(true, check) > 1);
+    assert_true(every_form(false, check) > 0);
 }
 
 static void check_nan(bool is_forward, const char *variant) {

@@ -202,10 +202,10 @@ static tsr_status check_scale_of_b(const char *op, const char *field, tsr_tensor
                   of_n = tsri_ceil_div(p->n, MATMUL_SCALE_BLOCK);
     tsr_tensor first = *t; // one element of each group
     const bool is_of_groups = tsri_is_present(t) && t->ndim == 1 && t->shape[0] != 1;
-    static double none; // of no groups
+    static const double of_no_group;
     if (is_of_groups) {
         TSRI_TRY(tsri_check_vector(op, field, t, TSRI_IN, p->num_batches));
-        if (p->num_batches == 0) first.data = &none;
+        if (p->num_batches == 0) first.data = (void *)&of_no_group;
         first.shape[0] = 1;
     } else if (matmul_is_of_blocks(t)) {
         TSRI_TRY(check_rank(op, field, t, 3));
@@ -233,14 +233,15 @@ static tsr_status check_scales(const char *op, tsr_matmul_grouped_forward_args *
         check_scale_of_b(op, fields[1], scales[1], "b", &args->b, is_transposed, p, &p->b_scale));
     TSRI_TRY(check_scale_of_b(op, fields[2], scales[2], "b_up", &args->b_up, is_transposed, p,
                               &p->b_up_scale));
-    // By rank, not by the number of elements: sums have the same order for any number of rows and groups.
+    // Sums have the same order for any number of rows and groups: a rank of 1 beside one group is that of many groups' scales.
     for (int i = 0; i < num; i++) {
         const bool has_more = matmul_is_of_blocks(scales[i]) ||
                               (tsri_is_present(scales[i]) && tsr_tensor_numel(scales[i]) != 1);
         has_all &= tsri_is_present(scales[i]);
         p->is_block_scaled |= has_more;
     }
-    if (has_all && p->num_batches == 1 && args->b_scale.ndim == 1) p->is_block_scaled = true;
+    const bool is_of_groups = args->b_scale.ndim == 1 || (num > 2 && args->b_up_scale.ndim == 1);
+    if (has_all && p->num_batches == 1 && is_of_groups) p->is_block_scaled = true;
     for (int i = 0; i < num; i++)
         if (p->is_block_scaled && !tsri_is_present(scales[i]) && args->a.dtype != TSR_F64)
             return tsri_fail(TSR_INVALID_ARGUMENT,

@@ -256,6 +256,12 @@ static double forward_flops(const struct op_case *c) {
 
 static void forward_randomize(struct rng *rng, struct op_case *c) {
     grouped_randomize_rows(rng, c);
+    if (rng_chance(rng, 0.25)) { // few rows, and lines as a kernel for them needs
+        const double groups = grouped_has_counts(c) ? 1 : c->param[GROUPS];
+        c->param[GROUPED_TRANSPOSE_B] = 1;
+        c->param[K] = 8 * ceil(c->param[K] / 8);
+        c->param[ROWS] = fmin(c->param[ROWS], ceil(8 * groups * rng_uniform(rng)));
+    }
     c->param[GROUPED_ACTIVATION] =
         rng_chance(rng, 0.5) ? 0 : (double)rng_int(rng, 1, TSR_ACTIVATION_RELU2);
     c->is_present[GROUPED_B_UP] = rng_chance(rng, 0.3);

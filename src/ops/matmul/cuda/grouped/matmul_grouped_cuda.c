@@ -18,7 +18,7 @@ enum {
     GROUP_M = 16,        // rows of tiles that are processed together, column by column
     MAX_SIZE = 1 << 28,  // because offsets within a group are 32-bit
     MAX_TILES = 1 << 30, //
-    LEAST_ROWS = 8,
+    MOST_SKINNY_ROWS = 8,
     FEW_ROWS = 32,
     LEAST_WORK = 1 << 22, // multiplications, below which cuda-mma's small tiles spread better
 };
@@ -104,8 +104,9 @@ bool matmul_grouped_wgmma_serves(const void *problem, const struct tsri_limits *
            (p->b_up.data == NULL || map_operand(p, &p->b_up, &l.b_up, true, UNIT, &map));
 }
 
-// With few rows of c and a large b, reading b decides: up to 8 rows a group of equal size cuda-skinny is the fastest, up to 32
-// cuda-mma with its small tiles. The variants cut sums at different places, so under batch invariance the size does not decide.
+// With few rows of c and a large b, reading b decides: up to 8 rows a group of equal size cuda-skinny is the fastest (as predicted,
+// not yet measured), up to 32 cuda-mma with its small tiles. The variants cut sums at different places, so under batch invariance
+// the size does not decide.
 const char *matmul_grouped_cuda_prefer(const struct matmul_problem *p,
                                        const struct tsri_limits *limits) {
     double work = (double)p->m * (double)p->n * (double)p->k;
@@ -114,7 +115,7 @@ const char *matmul_grouped_cuda_prefer(const struct matmul_problem *p,
     if (matmul_has_packed_rows(p)) rows /= tsri_max(p->num_batches, 1);
     bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
     if (matmul_grouped_fp8_serves(p, limits)) return "cuda-fp8";
-    if (!is_invariant && rows <= LEAST_ROWS && matmul_grouped_skinny_serves(p, limits))
+    if (!is_invariant && rows <= MOST_SKINNY_ROWS && matmul_grouped_skinny_serves(p, limits))
         return "cuda-skinny";
     if ((is_invariant || (work >= LEAST_WORK && rows > FEW_ROWS)) &&
         matmul_grouped_wgmma_serves(p, limits))

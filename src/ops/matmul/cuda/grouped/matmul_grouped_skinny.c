@@ -4,16 +4,17 @@
 #include "ops/matmul/matmul_groups.h"
 
 enum {
-    WARPS = 8,    // as in matmul_grouped_skinny.cu, like the next three
-    BLOCK_M = 16, //
-    LINES = 16,   // of b and b_up
-    PIECE = 8,    // elements of a load
+    WARPS = 8, // as in matmul_grouped_skinny.cu, like the next three
+    BLOCK_M = 16,
+    BLOCK_N = 16, // lines of b and b_up
+    GROUP = 8,    // elements of a load
+    GROUP_M = 4,  // rows of tiles whose tiles of the same lines follow each other
     MAX_SIZE = 1 << 28,
     MAX_TILES = 1 << 30,
 };
 
 static int64_t tiles_n(const struct matmul_problem *p) {
-    return tsri_ceil_div(p->n, p->b_up.data != NULL ? LINES / 2 : LINES);
+    return tsri_ceil_div(p->n, p->b_up.data != NULL ? BLOCK_N / 2 : BLOCK_N);
 }
 
 // Rows of tiles of a matrix, or at most of all groups with rows in one matrix.
@@ -31,7 +32,7 @@ static bool is_loaded(const struct matmul_problem *p, const struct matmul_matrix
                       int64_t line, int64_t lines) {
     int64_t bits = lines > 1 ? line : 0;
     if (p->num_batches > 1) bits |= t->batch[MATMUL_MAX_BATCH_DIMS - 1];
-    return step == 1 && bits % PIECE == 0 && (uintptr_t)t->data % 16 == 0;
+    return step == 1 && bits % GROUP == 0 && (uintptr_t)t->data % 16 == 0;
 }
 
 bool matmul_grouped_skinny_serves(const void *problem, const struct tsri_limits *limits) {
@@ -40,7 +41,7 @@ bool matmul_grouped_skinny_serves(const void *problem, const struct tsri_limits 
     if (p->a.dtype != TSR_BF16 && p->a.dtype != TSR_F16) return false;
     if (p->m < 1 || p->n < 1 || p->k < 1 || p->num_batches < 1) return false;
     if (p->m > MAX_SIZE || p->k > MAX_SIZE || p->num_batches > MAX_SIZE) return false;
-    if (p->groups.of_a.num_lines > MAX_SIZE || p->k % PIECE != 0) return false;
+    if (p->groups.of_a.num_lines > MAX_SIZE || p->k % GROUP != 0) return false;
     if ((double)tiles_m(p) * (double)tiles_n(p) * (double)stacks(p) > MAX_TILES) return false;
     const int64_t rows = matmul_is_listed(&p->groups.of_a) ? p->groups.of_a.num_lines : p->m;
     return is_loaded(p, &p->a, p->a.col, p->a.row, rows) &&
@@ -64,7 +65,7 @@ void matmul_grouped_plan_skinny(const void *problem, const struct tsri_limits *l
     const struct matmul_problem *p = problem;
     (void)limits;
     plan->block_m = BLOCK_M;
-    plan->block_n = LINES;
+    plan->block_n = BLOCK_N;
     plan->num_tasks = tiles_m(p) * tiles_n(p) * stacks(p);
 }
 
@@ -94,7 +95,7 @@ tsr_status matmul_grouped_skinny_run(tsr_context *ctx, const void *problem,
         .tiles_n = tiles_n(p),
         .k_of_split = p->k,
         .num_splits = 1,
-        .group_m = 1, // all tiles of a group, then the next group's: those without rows come last
+        .group_m = GROUP_M,
     };
     matmul_cuda_set_output(p, &params);
     const struct tsri_cuda_program program = program_of(p->a.dtype);

@@ -3,7 +3,7 @@
 // once, from memory to registers: a lane's 16 bytes of a line are its part of two fragments, because the order of k within a step
 // may be any that a and b share. So a tile's 16 lines of b are the rows of mma's a, and 8 rows of a its columns. With a gate 8 of
 // the lines are of b_up, and a lane has both factors. The warps of a block take turns along k; their sums meet in shared memory, in
-// one order. Rows beyond BLOCK_M of a group are another tile, which finds b in the second-level cache.
+// one order. Rows beyond BLOCK_M of a group are another tile, which the host places near: it finds b in the second-level cache.
 // Floor: b read once.
 // Limit: that reading. Figures: docs/kernels/matmul_grouped.md.
 // The host defines
@@ -11,14 +11,16 @@
 #include "cuda/device/mma.cuh"
 #include "ops/matmul/cuda/matmul_epilogue.cuh"
 
-#define WARPS 8    // MATMUL_SKINNY_WARPS
-#define BLOCK_M 16 // MATMUL_SKINNY_ROWS
-#define BLOCK_N 16 // MATMUL_SKINNY_LINES, of b and b_up
+#define WARPS 8    // as in matmul_grouped_skinny.c, like the next two
+#define BLOCK_M 16
+#define BLOCK_N 16 // lines of b and b_up
 #define STEP_K 32  // four lanes of 8
 #define AHEAD 4    // steps whose b is on its way
 #define PROMOTE 64 // steps of a warp that tensor cores sum: 2,048 of k
 #define PARTS (BLOCK_M / 8)
 #define STRIDE (BLOCK_N + 4) // floats from row to row of sums
+#define BLOCKS (__CUDA_ARCH__ >= 900 ? 3 : 2) // of a multiprocessor; three would spill on others than Hopper
+static_assert(AHEAD % 2 == 0 && PROMOTE % AHEAD == 0, "a's pieces alternate; sums move after whole rounds");
 
 // Where a lane reads: its pieces of two lines of b, and of a row of a in each part.
 struct reader {
@@ -140,9 +142,9 @@ DEVICE void add_products(const struct matmul_params *p, const struct tile *t, fl
     flush(sums, acc, turns < PROMOTE);
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32, 3)
+extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
     matmul_grouped_skinny(const struct matmul_params p) {
-    __shared__ float sums[WARPS][BLOCK_M * STRIDE];
+    __shared__ __align__(16) float sums[WARPS][BLOCK_M * STRIDE];
     __shared__ struct tile kept; // here it takes no registers
     begin_early();
     {
