@@ -11,7 +11,7 @@
 #include "cuda/device/mma.cuh"
 #include "ops/matmul/cuda/matmul_epilogue.cuh"
 
-#define WARPS 8    // as in matmul_grouped_skinny.c, like the next two
+#define WARPS 8 // as in matmul_grouped_skinny.c, like the next two
 #define BLOCK_M 16
 #define BLOCK_N 16 // lines of b and b_up
 #define STEP_K 32  // four lanes of 8
@@ -19,8 +19,10 @@
 #define PROMOTE 64 // steps of a warp that tensor cores sum: 2,048 of k
 #define PARTS (BLOCK_M / 8)
 #define STRIDE (BLOCK_N + 4) // floats from row to row of sums
-#define BLOCKS (__CUDA_ARCH__ >= 900 ? 3 : 2) // of a multiprocessor; three would spill on others than Hopper
-static_assert(AHEAD % 2 == 0 && PROMOTE % AHEAD == 0, "a's pieces alternate; sums move after whole rounds");
+#define BLOCKS                                                                                     \
+    (__CUDA_ARCH__ >= 900 ? 3 : 2) // of a multiprocessor; three would spill on others than Hopper
+static_assert(AHEAD % 2 == 0 && PROMOTE % AHEAD == 0,
+              "a's pieces alternate; sums move after whole rounds");
 
 // Where a lane reads: its pieces of two lines of b, and of a row of a in each part.
 struct reader {
@@ -28,7 +30,7 @@ struct reader {
     int left;                    // of k, from the piece on
 };
 
-DEVICE struct reader find_lines(const struct matmul_params *p, const struct tile *t) {
+DEVICE struct reader find_pieces(const struct matmul_params *p, const struct tile *t) {
     const int line = threadIdx.x % 32 / 4;
     const int first = (int)threadIdx.x / 32 * STEP_K + (int)threadIdx.x % 4 * GROUP;
     struct reader r;
@@ -119,7 +121,7 @@ DEVICE void flush(float *sums, float acc[PARTS][4], int is_first) {
 
 DEVICE void add_products(const struct matmul_params *p, const struct tile *t, float *sums) {
     const int parts = t->end_row - t->row > 8 ? PARTS : 1;
-    struct reader r = find_lines(p, t);
+    struct reader r = find_pieces(p, t);
     float acc[PARTS][4] = {{0}};
     uint4 b[AHEAD][2], a[2][PARTS];
 #pragma unroll
