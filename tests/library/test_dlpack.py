@@ -97,7 +97,7 @@ def test_outputs(library, is_legacy):
 @pytest.mark.parametrize("array, status, word", [
     (np.zeros((3, 4), np.float32)[::-1], INVALID_ARGUMENT, b"strides[0]"),
     (np.zeros((3, 4), np.int64), UNSUPPORTED, b"64 bits"),
-    (np.zeros((3, 4), np.uint8), UNSUPPORTED, b"8 bits"),
+    (np.zeros((3, 4), np.int8), UNSUPPORTED, b"8 bits"),
     (np.zeros((3, 4), np.bool_), UNSUPPORTED, b"8 bits"),
     (np.zeros((3, 4), np.complex64), UNSUPPORTED, b"64 bits"),
     (np.zeros((1, 1, 1, 1, 1, 1), np.float32), UNSUPPORTED, b"ndim is 6"),

@@ -19,7 +19,8 @@ struct matmul_group_blocks {
     const struct tsri_limits *limits; // NULL: groups of few rows are not special
     float *few;                       // for groups of few rows: few_floats per thread
     int64_t few_floats;
-    bool is_far; // whether b, of all groups, is far (matmul_is_far)
+    bool is_far;       // whether b, of all groups, is far (matmul_is_far)
+    bool is_streaming; // whether gradients of empty groups bypass the caches
 };
 // memory: the call's workspace; the unused rest is returned.
 struct matmul_group_blocks matmul_group_blocks(const struct matmul_problem *p,

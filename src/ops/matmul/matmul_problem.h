@@ -147,6 +147,8 @@ struct matmul_kernels {
                             const void *preact, void *g, int64_t n);
     // sum[j] += g[j], j < n.
     void (*add_row)(tsr_dtype dtype, const void *g, float *sum, int64_t n);
+    // Zeros, past the caches: rows of so many bytes, `stride` bytes apart.
+    void (*clear)(char *to, int64_t rows, int64_t stride, int64_t bytes);
 };
 TSRI_DECLARE_KERNELS(matmul)
 

@@ -98,6 +98,9 @@ struct matmul_group_blocks matmul_group_blocks(const struct matmul_problem *p,
     if (limits == NULL) return blocks;
     blocks.few_floats = few_floats(p, limits, plan);
     blocks.is_far = matmul_is_far(p, limits);
+    blocks.is_streaming =
+        p->groups.are_depths && !tsri_is_slow_past_caches(limits) &&
+        tsri_should_stream(limits, p->num_batches * p->m * p->n * tsri_dtype_bytes(p->c.dtype));
     *rest += limits->num_threads * blocks.few_floats;
     return blocks;
 }
@@ -121,9 +124,13 @@ static void clear_block(const struct matmul_group_blocks *blocks, const struct m
                         struct matmul_group_block at) {
     const int64_t rows = tsri_min(blocks->plan->block_m, one->m - at.row),
                   cols = tsri_min(blocks->plan->block_n, one->n - at.col);
-    const size_t bytes = (size_t)cols * tsr_dtype_bytes(one->c.dtype);
-    for (int64_t i = 0; i < rows && !one->is_accumulating; i++)
-        memset(matmul_at(&one->c, at.row + i, at.col), 0, bytes);
+    const int64_t size = tsri_dtype_bytes(one->c.dtype), stride = one->c.row * size;
+    char *to = matmul_at(&one->c, at.row, at.col);
+    if (one->is_accumulating) return;
+    if (blocks->is_streaming)
+        matmul_kernels(blocks->limits->isa)->clear(to, rows, stride, cols * size);
+    else
+        for (int64_t i = 0; i < rows; i++) memset(to + i * stride, 0, (size_t)(cols * size));
 }
 
 bool matmul_group_is_done_as_few(const struct matmul_group_blocks *blocks,

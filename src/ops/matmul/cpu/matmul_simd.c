@@ -248,9 +248,26 @@ static void add_row(tsr_dtype dtype, const void *g, float *sum, int64_t n) {
     }
 }
 
+static void clear_row(char *to, int64_t bytes) {
+    enum { VECTOR = VL * sizeof(float) };
+    const int64_t past = (int64_t)((uintptr_t)to % VECTOR);
+    int64_t done = past == 0 ? 0 : VECTOR - past;
+    if (done > bytes) done = bytes;
+    memset(to, 0, (size_t)done);
+    for (; done + VECTOR <= bytes; done += VECTOR)
+        vf_stream((float *)(void *)(to + done), vf_set1(0));
+    memset(to + done, 0, (size_t)(bytes - done));
+}
+
+static void clear(char *to, int64_t rows, int64_t stride, int64_t bytes) {
+    for (int64_t i = 0; i < rows; i++) clear_row(to + i * stride, bytes);
+    vf_stream_fence();
+}
+
 const struct matmul_kernels TSRI_KERNEL_TABLE(matmul) = {
     .finish = finish,
     .skinny = skinny,
     .activation_grad = activation_grad,
     .add_row = add_row,
+    .clear = clear,
 };
