@@ -33,7 +33,7 @@ struct matmul_group_block {
 struct matmul_group_block matmul_group_block(const struct matmul_group_blocks *blocks,
                                              int64_t index);
 // Computes the block and returns true if its group has so few rows that b is read once, in place, instead of packed, or, where
-// groups cut k, has none.
+// groups cut k, that their products are added without packing.
 // has_units: bf16 units may be used; the caller has them.
 bool matmul_group_is_done_as_few(const struct matmul_group_blocks *blocks,
                                  const struct matmul_problem *one, struct matmul_group_block at,

@@ -22,6 +22,7 @@ enum {
     MATMUL_LARGE_L2 = 2 << 20,     // bytes of a second-level cache that counts as large
     MATMUL_PASSING_N = 512,        // columns of "blocked" up to which a task packs its rows of A
     MATMUL_LIST_PADDING = 16, // floats between copied rows of a list: no strides of a power of two
+    MATMUL_FEW_STEPS = 8,     // of k: gradients of a group with so few rows are outer products
     MATMUL_ROWS_OF_PASS = 6,  // rows of a whose sums fit in registers during a pass over b
 };
 
@@ -147,6 +148,11 @@ struct matmul_kernels {
                             const void *preact, void *g, int64_t n);
     // sum[j] += g[j], j < n.
     void (*add_row)(tsr_dtype dtype, const void *g, float *sum, int64_t n);
+    // c = a^T b [+ c] for few steps k: of step s element i of a is at a[s] + i, element j of b at b[s] + j. c's rows are `stride`
+    // bytes apart, f32 if it accumulates.
+    void (*outer)(tsr_dtype dtype, int64_t m, int64_t n, int64_t k, const void *const a[],
+                  const void *const b[], tsr_dtype c_dtype, char *c, int64_t stride,
+                  bool is_accumulating, bool is_streaming);
     // Zeros, past the caches: rows of so many bytes, `stride` bytes apart.
     void (*clear)(char *to, int64_t rows, int64_t stride, int64_t bytes);
 };

@@ -133,6 +133,27 @@ static void clear_block(const struct matmul_group_blocks *blocks, const struct m
         for (int64_t i = 0; i < rows; i++) memset(to + i * stride, 0, (size_t)(cols * size));
 }
 
+// A block of the gradient of a group with few rows, which only writes.
+static bool is_done_by_steps(const struct matmul_group_blocks *blocks,
+                             const struct matmul_problem *one, struct matmul_group_block at) {
+    const void *a[MATMUL_FEW_STEPS], *b[MATMUL_FEW_STEPS];
+    const int64_t size = tsri_dtype_bytes(one->a.dtype);
+    if (one->k > MATMUL_FEW_STEPS || one->a.row != 1 || one->b.col != 1 || one->alpha != 1.0f)
+        return false;
+    for (int64_t s = 0; s < one->k; s++) {
+        const int64_t row_of_a = matmul_line(&one->groups.of_a, s);
+        const int64_t row_of_b = matmul_line(&one->groups.of_b, s);
+        a[s] = one->a.data + (row_of_a * one->a.col + at.row) * size;
+        b[s] = one->b.data + (row_of_b * one->b.row + at.col) * size;
+    }
+    matmul_kernels(blocks->limits->isa)
+        ->outer(one->a.dtype, tsri_min(blocks->plan->block_m, one->m - at.row),
+                tsri_min(blocks->plan->block_n, one->n - at.col), one->k, a, b, one->c.dtype,
+                matmul_at(&one->c, at.row, at.col), one->c.row * tsri_dtype_bytes(one->c.dtype),
+                one->is_accumulating, blocks->is_streaming);
+    return true;
+}
+
 bool matmul_group_is_done_as_few(const struct matmul_group_blocks *blocks,
                                  const struct matmul_problem *one, struct matmul_group_block at,
                                  bool has_units, int thread) {
@@ -142,6 +163,7 @@ bool matmul_group_is_done_as_few(const struct matmul_group_blocks *blocks,
         clear_block(blocks, one, at);
         return true;
     }
+    if (one->groups.are_depths && is_done_by_steps(blocks, one, at)) return true;
     if (blocks->few_floats == 0) return false;
     bool by_units = has_units && one->m <= MATMUL_SKINNY_M && matmul_suits_skinny_bf16(one, limits);
     if (!by_units && !is_few(one, limits, has_units)) return false;

@@ -248,6 +248,93 @@ static void add_row(tsr_dtype dtype, const void *g, float *sum, int64_t n) {
     }
 }
 
+enum { OUTER_ROWS = 64, OUTER_COLS = 512 };
+
+// Columns of b and rows of a, as floats; behind the last column zeros.
+struct outer {
+    float b[MATMUL_FEW_STEPS][OUTER_COLS + VL], a[MATMUL_FEW_STEPS][OUTER_ROWS];
+};
+
+SIMD_INLINE vf outer_sum(const struct outer *o, int64_t k, int64_t i, int64_t j) {
+    vf sum = vf_set1(o->a[0][i]) * vf_load(o->b[0] + j);
+    for (int64_t s = 1; s < k; s++) sum = vf_fma(vf_set1(o->a[s][i]), vf_load(o->b[s] + j), sum);
+    return sum;
+}
+
+SIMD_INLINE void outer_row(tsr_dtype dtype, const struct outer *o, int64_t k, int64_t i, char *c,
+                           int64_t n, bool is_accumulating, bool is_streaming) {
+    int64_t j = 0, head = is_streaming ? simd_line_head(dtype, c) : 0;
+    if (head > n) head = n;
+    while (j < n) {
+        const bool is_whole = j >= head && j + 2 * VL <= n;
+        const int64_t end = j < head ? head : n;
+        vf x = outer_sum(o, k, i, j);
+        if (!is_whole) {
+            const int64_t lanes = end - j < VL ? end - j : VL;
+            if (is_accumulating) x = x + vf_load_as_n(dtype, c, j, lanes);
+            vf_store_as_n(dtype, c, j, x, lanes);
+            j += lanes;
+            continue;
+        }
+        vf y = outer_sum(o, k, i, j + VL);
+        if (is_accumulating) x = x + vf_load_as(dtype, c, j), y = y + vf_load_as(dtype, c, j + VL);
+        if (is_streaming) {
+            vf_stream_two_as(dtype, c, j, x, y);
+        } else {
+            vf_store_as(dtype, c, j, x);
+            vf_store_as(dtype, c, j + VL, y);
+        }
+        j += 2 * VL;
+    }
+}
+
+static void outer_rows(tsr_dtype dtype, const struct outer *o, int64_t m, int64_t n, int64_t k,
+                       char *c, int64_t stride, bool is_accumulating, bool is_streaming) {
+#define OUTER(dtype, k)                                                                            \
+    for (int64_t i = 0; i < m; i++)                                                                \
+    outer_row(dtype, o, k, i, c + i * stride, n, is_accumulating, is_streaming)
+#define OUTER_AS(dtype)                                                                            \
+    switch (k) {                                                                                   \
+    case 1: OUTER(dtype, 1); break;                                                                \
+    case 2: OUTER(dtype, 2); break;                                                                \
+    default: OUTER(dtype, k);                                                                      \
+    }
+    if (dtype == TSR_F32)
+        OUTER_AS(TSR_F32)
+    else if (dtype == TSR_BF16)
+        OUTER_AS(TSR_BF16)
+    else
+        OUTER_AS(TSR_F16)
+}
+
+static void outer(tsr_dtype dtype, int64_t m, int64_t n, int64_t k, const void *const a[],
+                  const void *const b[], tsr_dtype c_dtype, char *c, int64_t stride,
+                  bool is_accumulating, bool is_streaming) {
+    struct outer o;
+    const int64_t size = simd_bytes(c_dtype);
+    for (int64_t j = 0; j < n; j += OUTER_COLS) {
+        const int64_t cols = n - j < OUTER_COLS ? n - j : OUTER_COLS;
+        for (int64_t s = 0; s < k; s++)
+            for (int64_t at = 0; at < cols + VL; at += VL)
+                vf_store_n(o.b[s] + at,
+                           at < cols
+                               ? vf_load_as_n(dtype, b[s], j + at, cols - at < VL ? cols - at : VL)
+                               : vf_set1(0),
+                           cols + VL - at < VL ? cols + VL - at : VL);
+        for (int64_t i = 0; i < m; i += OUTER_ROWS) {
+            const int64_t rows = m - i < OUTER_ROWS ? m - i : OUTER_ROWS;
+            for (int64_t s = 0; s < k; s++)
+                for (int64_t at = 0; at < rows; at += VL) {
+                    const int64_t lanes = rows - at < VL ? rows - at : VL;
+                    vf_store_n(o.a[s] + at, vf_load_as_n(dtype, a[s], i + at, lanes), lanes);
+                }
+            outer_rows(c_dtype, &o, rows, cols, k, c + i * stride + j * size, stride,
+                       is_accumulating, is_streaming);
+        }
+    }
+    if (is_streaming) vf_stream_fence();
+}
+
 static void clear_row(char *to, int64_t bytes) {
     enum { VECTOR = VL * sizeof(float) };
     const int64_t past = (int64_t)((uintptr_t)to % VECTOR);
@@ -269,5 +356,6 @@ const struct matmul_kernels TSRI_KERNEL_TABLE(matmul) = {
     .skinny = skinny,
     .activation_grad = activation_grad,
     .add_row = add_row,
+    .outer = outer,
     .clear = clear,
 };
