@@ -34,8 +34,9 @@ typedef enum tsr_matmul_math {
 // Strides   1 in one of the last two dimensions of a, b and b_up (so a transposed view is legal without the flag) and in
 //           the last of c, residual, bias and bias_up; else any, 0 too for inputs. Elements of an output must not overlap:
 //           sorted by size, each of its strides is at least the span of the dimensions below.
-// Dtypes    a and b alike: f32, bf16, f16. c: a's dtype or f32. bias, bias_up, residual: a's dtype or f32, each for
-//           itself. accumulate needs c f32. f64 throughout on "reference".
+// Dtypes    a and b alike: f32, bf16, f16; or a f32 and b bf16 or f16, whose elements then count as they are. b_up as b. c: a's
+//           dtype or f32. bias, bias_up, residual: a's dtype or f32, each for itself. accumulate needs c f32. f64 throughout on
+//           "reference".
 // fp8       a and b each e4m3 or e5m2, b_up as b; c, bias, bias_up and residual f32 or one 16-bit dtype. The value of an element
 //           is the element times its scale. Scales are f32 on the tensors' device, so that earlier calls on the stream
 //           may compute them; an absent scale is 1. Per tensor: a_scale, b_scale, b_up_scale have shape () or (1). Per
@@ -60,7 +61,8 @@ typedef enum tsr_matmul_math {
 //           rounding it to 16 bits may lose, and a GELU the same of its tail |v| Phi(-|v|).
 //           Bitwise repeatable on one kind of card; batch-invariant only under TSR_BATCH_INVARIANT, which does not split k
 //           over blocks and so is slower for small m. An operand is copied into the workspace if its lines do not start
-//           at multiples of 16 bytes, or if they overlap (strides of 0) on Hopper.
+//           at multiples of 16 bytes, or if they overlap (strides of 0) on Hopper; b of 16 bits beside a of f32 always is, as f32,
+//           and math changes nothing then.
 //           fp8 on Hopper: the tensor cores add 32 products at a time to a sum, and truncate all of them and the sum 13
 //           bits below the leading bit of the largest. So partial sums over 256 of k, or 128 with block scales, are added
 //           in fp32. In place of 8 2^-24 the error has at worst 2^-5, or 2^-6 with block scales; for sums of one sign

@@ -28,8 +28,9 @@ extern "C" {
 // Shapes    b, b_up (num_groups, k, n), or (num_groups, n, k) with transpose_b; bias, bias_up (num_groups, n).
 // Strides   1 in the last dimension of a, c, bias and bias_up, and in one of the last two of b and b_up (so a transposed view is
 //           legal without the flag); else any, 0 too for inputs. Elements of c must not overlap.
-// Dtypes    a, b and b_up alike: f32, bf16, f16. c: a's dtype or f32. bias, bias_up: a's dtype or f32, each for
-//           itself. accumulate needs c f32. f64 throughout on "reference". offsets, counts and a_rows int32.
+// Dtypes    a and b alike: f32, bf16, f16; or a f32 and b bf16 or f16, which CUDA copies to f32. b_up as b. c: a's dtype or f32.
+//           bias, bias_up: a's dtype or f32, each for itself. accumulate needs c f32. f64 throughout on "reference". offsets,
+//           counts and a_rows int32.
 // fp8       a and b each e4m3 or e5m2, b_up as b, without a_rows (tsr_quantize takes a list); c, bias and bias_up f32 or one
 //           16-bit dtype. The value of an element is the element times its scale, which is f32 on the tensors' device; an absent
 //           scale is 1. One scale: a_scale, b_scale, b_up_scale have shape () or (1); (1) beside one group is of groups. Or all of

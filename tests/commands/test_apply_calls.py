@@ -37,7 +37,7 @@ UNREACHABLE = {  # fields without an option
 # call would ignore (c without accumulate, preact without an activation) is refused, because it was surely given for a
 # reason. A window or padding_id of -1 means none.
 NO_FIELDS = {  # options that are no fields
-    "cols": "columns of y",
+    "cols": "columns of y", "b_dtype": "the dtype of b",
     "to": "the dtype of y", "from": "the dtype of x", "fp8": "the dtypes of a and b", "scaling": "sets has_scaling",
     "num_positions": "rows of what rope_table gives", "rotary_dim": "columns of it", "vocab": "rows of dweight",
     "top_k": "columns of topk_ids", "capacity_factor": "sets capacity", "num_experts": "offsets but one", "num_rows": "rows of row_tokens, or of drows",

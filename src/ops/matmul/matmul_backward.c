@@ -188,6 +188,7 @@ static tsr_status check_backward(const tsr_context *ctx, const tsr_matmul_backwa
     TSRI_TRY(tsri_check_float(op, "a", &args->a));
     TSRI_TRY(matmul_check_product(op, &args->a, &args->b, args->transpose_a, args->transpose_b,
                                   product));
+    TSRI_TRY(tsri_check_same_dtype(op, "b", &args->b, "a", &args->a));
     product->activation = args->activation;
     TSRI_TRY(matmul_check_matrix(op, "dc", &args->dc, TSRI_IN, product, product->m, product->n,
                                  false, &p->dc));

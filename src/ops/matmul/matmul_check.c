@@ -131,14 +131,23 @@ tsr_status matmul_check_matrix(const char *op, const char *field, tsr_tensor *t,
     return check_shape(op, field, t, role, p, rows, cols, is_transposed, matrix);
 }
 
+tsr_status matmul_check_dtype_of_b(const char *op, const char *field, const tsr_tensor *b,
+                                   const tsr_tensor *a) {
+    if (matmul_is_fp8(a->dtype) && matmul_is_fp8(b->dtype)) return TSR_OK;
+    if (a->dtype != TSR_F32) return tsri_check_same_dtype(op, field, b, "a", a);
+    if (b->dtype == TSR_F32 || b->dtype == TSR_BF16 || b->dtype == TSR_F16) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT,
+                     "%s: %s.dtype is %s, expected f32, bf16 or f16 beside a of f32", op, field,
+                     tsr_dtype_name(b->dtype));
+}
+
 tsr_status matmul_check_product(const char *op, tsr_tensor *a, tsr_tensor *b, int32_t transpose_a,
                                 int32_t transpose_b, struct matmul_problem *p) {
     TSRI_TRY(tsri_check_tensor(op, "a", a, TSRI_IN));
     if (!matmul_is_fp8(a->dtype)) TSRI_TRY(tsri_check_float(op, "a", a));
     TSRI_TRY(check_rank(op, "a", a));
     TSRI_TRY(tsri_check_tensor(op, "b", b, TSRI_IN));
-    if (!matmul_is_fp8(a->dtype) || !matmul_is_fp8(b->dtype))
-        TSRI_TRY(tsri_check_same_dtype(op, "b", b, "a", a));
+    TSRI_TRY(matmul_check_dtype_of_b(op, "b", b, a));
     TSRI_TRY(check_rank(op, "b", b));
     p->m = a->shape[a->ndim - (transpose_a ? 1 : 2)];
     p->k = a->shape[a->ndim - (transpose_a ? 2 : 1)];

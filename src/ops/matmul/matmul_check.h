@@ -5,7 +5,11 @@
 
 #include "ops/matmul/matmul_problem.h"
 
-// Checks a and b, of one dtype or both fp8, and sets m, n, k, the batch shape (a's) and both matrices.
+// Checks that b may be multiplied by a: both of one dtype, both fp8, or 16 bits beside f32.
+tsr_status matmul_check_dtype_of_b(const char *op, const char *field, const tsr_tensor *b,
+                                   const tsr_tensor *a);
+
+// Checks a and b, also their dtypes, and sets m, n, k, the batch shape (a's) and both matrices.
 tsr_status matmul_check_product(const char *op, tsr_tensor *a, tsr_tensor *b, int32_t transpose_a,
                                 int32_t transpose_b, struct matmul_problem *p);
 

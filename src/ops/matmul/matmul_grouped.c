@@ -271,13 +271,11 @@ static tsr_status check_forward(const tsr_context *ctx,
     p->n = args->b.shape[args->transpose_b ? 1 : 2];
     TSRI_TRY(
         check_matrices(op, "b", &args->b, TSRI_IN, p, p->k, p->n, args->transpose_b != 0, &p->b));
-    if (!is_fp8 || !matmul_is_fp8(args->b.dtype))
-        TSRI_TRY(tsri_check_same_dtype(op, "b", &args->b, "a", &args->a));
+    TSRI_TRY(matmul_check_dtype_of_b(op, "b", &args->b, &args->a));
     if (tsri_is_present(&args->b_up)) {
         TSRI_TRY(check_matrices(op, "b_up", &args->b_up, TSRI_IN, p, p->k, p->n,
                                 args->transpose_b != 0, &p->b_up));
-        TSRI_TRY(tsri_check_same_dtype(op, "b_up", &args->b_up, is_fp8 ? "b" : "a",
-                                       is_fp8 ? &args->b : &args->a));
+        TSRI_TRY(tsri_check_same_dtype(op, "b_up", &args->b_up, "b", &args->b));
     }
     TSRI_TRY(check_rows(op, "c", &args->c, TSRI_OUT, p, &p->m, &p->n, false, &p->c));
     TSRI_TRY(matmul_check_side(op, "c", &args->c, &args->a, &args->c, &args->bias, &args->bias_up));

@@ -125,6 +125,11 @@ static inline bool matmul_is_plain(const struct matmul_problem *p) {
            p->residual.data == NULL && p->activation == TSR_ACTIVATION_NONE && p->alpha == 1.0f;
 }
 
+// Whether b has 16 bits and a is f32.
+static inline bool matmul_has_narrow_b(const struct matmul_problem *p) {
+    return p->a.dtype == TSR_F32 && p->b.dtype != TSR_F32;
+}
+
 // Whether the groups' rows are consecutive in one matrix.
 static inline bool matmul_has_packed_rows(const struct matmul_problem *p) {
     return p->groups.starts.data != NULL && !p->groups.are_counts && !p->groups.are_depths;

@@ -159,6 +159,8 @@ class Case:
             if name not in ("a", "b", "b_up"):
                 return "f32"
             return self.sizes["fp8_b"] if name != "a" else self.main
+        if self.main == "f32" and op in ("matmul_forward", "matmul_grouped_forward") and name in ("b", "b_up"):
+            return self.sizes["b_dtype"] if len(self.calls) == 1 else "f32"
         if moe_cases.is_moe(self) and moe_cases.is_fp8(self, name):
             return "e4m3"
         if moe_cases.is_moe(self) and name in ("logits", "dlogits"):
@@ -347,7 +349,8 @@ def draw_case(rng, calls, forced=(), absent=(), spoiled=None, dtypes=None):
     s = case.sizes
     s |= {"is_packed": "positions" in case.field_names and rng.random() < 0.3, "has_blocks": rng.random() < 0.5,
           "has_blocks_of_b": rng.random() < 0.5,
-          "shared_b": rng.random() < 0.4, "fp8_b": rng.choice(["e4m3", "e5m2"])}
+          "shared_b": rng.random() < 0.4, "fp8_b": rng.choice(["e4m3", "e5m2"]),
+          "b_dtype": rng.choice(["f32", "f32", "bf16", "f16"])}
     draw_scalars(rng, case, forced, spoiled)
     if op == "cast":
         case.scalars["to"] = rng.choice(["bf16", "f16", "f32", "e4m3", "e5m2", "f64"])

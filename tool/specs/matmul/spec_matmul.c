@@ -22,6 +22,17 @@ double matmul_fp8_of(tsr_dtype a, tsr_dtype b) {
     return 0;
 }
 
+const char *const matmul_b_dtype_names[] = {"f32", "bf16", "f16", NULL};
+static const tsr_dtype b_dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
+
+tsr_dtype matmul_b_dtype(const struct op_case *c, int param) {
+    return c->dtype == TSR_F32 ? b_dtypes[(int)c->param[param]] : c->dtype;
+}
+
+double matmul_b_dtype_of(tsr_dtype a, tsr_dtype b) {
+    return a != TSR_F32 ? 0 : b == TSR_BF16 ? 1 : b == TSR_F16 ? 2 : 0;
+}
+
 void matmul_fill_scale(struct rng *rng, const struct op_case *c, int slot, double *values) {
     for (int64_t i = 0; i < case_numel(c, slot); i++)
         values[i] = ldexp(1 + rng_uniform(rng), (int)rng_int(rng, -8, 4));
@@ -52,6 +63,7 @@ static const struct param_spec forward_params[] = {
      SOURCE_TENSORS},
     {"fast_accumulate", "leave sums of fp8 to tensor cores", PARAM_FLAG, 0, NULL},
     {"math", "accuracy of f32 products: tsr_matmul_math", PARAM_CHOICE, 0, math_names},
+    {"b_dtype", "dtype of b and b_up beside a of f32", PARAM_CHOICE, 0, matmul_b_dtype_names},
     {0},
 };
 
@@ -97,6 +109,7 @@ static bool infer(struct op_case *c) {
 static bool infer_forward(struct op_case *c) {
     c->param[BLOCK_SCALES] = c->is_present[A_SCALE] && c->tensor[A_SCALE].ndim > 1;
     c->param[FP8] = matmul_fp8_of(c->tensor[A].dtype, c->tensor[B].dtype);
+    c->param[B_DTYPE] = matmul_b_dtype_of(c->tensor[A].dtype, c->tensor[B].dtype);
     return infer(c);
 }
 
@@ -158,6 +171,7 @@ static tsr_dtype forward_dtype(const struct op_case *c, int slot) {
     if (is(c, FP8) && !is_small) return matmul_fp8_dtype(c, FP8, slot != A);
     if (c->dtype == TSR_E4M3 || c->dtype == TSR_E5M2) return is_small ? TSR_F32 : c->dtype; // apply
     if (slot == C && is(c, ACCUMULATE)) return TSR_F32;
+    if (slot == B || slot == B_UP) return matmul_b_dtype(c, B_DTYPE);
     return is_small ? c->small_dtype : c->dtype;
 }
 
@@ -208,6 +222,7 @@ static void forward_randomize(struct rng *rng, struct op_case *c) {
     if (c->dtype == TSR_F32 && rng_chance(rng, 0.3))
         c->param[MATH] = (double)rng_int(rng, 1, TSR_MATMUL_MATH_COUNT - 1);
     c->param[FP8] = is(c, MATH) || rng_chance(rng, 0.7) ? 0 : (double)rng_int(rng, 1, 4);
+    if (!is(c, FP8) && rng_chance(rng, 0.3)) c->param[B_DTYPE] = (double)rng_int(rng, 1, 2);
     if (!is(c, FP8)) return;
     bool is_scaled = rng_chance(rng, 0.7);
     c->param[BLOCK_SCALES] = rng_chance(rng, 0.5);

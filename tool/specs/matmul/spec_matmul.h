@@ -19,7 +19,8 @@ enum {
     FP8,
     BLOCK_SCALES,
     FAST_ACCUMULATE,
-    MATH
+    MATH,
+    B_DTYPE
 };
 
 enum { A, B, B_UP, BIAS, BIAS_UP, RESIDUAL, C, A_SCALE, B_SCALE, B_UP_SCALE };
@@ -38,6 +39,7 @@ enum {
     GROUPED_ACTIVATION,
     GROUPED_FP8,
     GROUPED_SCALES,
+    GROUPED_B_DTYPE,
     ROWS_OF_DC = GROUPED_ACTIVATION
 };
 
@@ -67,6 +69,10 @@ static inline bool is(const struct op_case *c, int param) { return c->param[para
 extern const char *const matmul_fp8_names[];
 tsr_dtype matmul_fp8_dtype(const struct op_case *c, int param, bool is_of_b);
 double matmul_fp8_of(tsr_dtype a, tsr_dtype b);
+// The dtype of b beside a of f32, a parameter.
+extern const char *const matmul_b_dtype_names[];
+tsr_dtype matmul_b_dtype(const struct op_case *c, int param);
+double matmul_b_dtype_of(tsr_dtype a, tsr_dtype b);
 void matmul_fill_scale(struct rng *rng, const struct op_case *c, int slot, double *values);
 
 // spec_matmul_bound.c

@@ -14,6 +14,7 @@ static const struct param_spec forward_params[] = {
     {"fp8", "dtypes of a and b; --dtype is then c's", PARAM_CHOICE, 0, matmul_fp8_names},
     {"scales", "of fp8: of tensors; of each b; of 128 columns of a, and of each b; of blocks",
      PARAM_CHOICE, 0, scale_names, SOURCE_TENSORS},
+    {"b_dtype", "dtype of b and b_up beside a of f32", PARAM_CHOICE, 0, matmul_b_dtype_names},
     {0},
 };
 
@@ -215,6 +216,7 @@ static tsr_dtype forward_dtype(const struct op_case *c, int slot) {
         return slot <= GROUPED_B_UP ? c->dtype : TSR_F32;
     if (slot == GROUPED_C && is(c, GROUPED_ACCUMULATE))
         return c->dtype == TSR_F64 ? TSR_F64 : TSR_F32;
+    if (slot == GROUPED_B || slot == GROUPED_B_UP) return matmul_b_dtype(c, GROUPED_B_DTYPE);
     return slot >= GROUPED_BIAS ? c->small_dtype : c->dtype;
 }
 
@@ -223,6 +225,7 @@ static bool forward_infer(struct op_case *c) {
     if (b->ndim != 3) return false;
     c->param[N] = (double)b->shape[is(c, GROUPED_TRANSPOSE_B) ? 1 : 2];
     c->param[GROUPED_FP8] = matmul_fp8_of(c->tensor[GROUPED_A].dtype, b->dtype);
+    c->param[GROUPED_B_DTYPE] = matmul_b_dtype_of(c->tensor[GROUPED_A].dtype, b->dtype);
     const bool has_rows = c->is_present[GROUPED_A_SCALE] && c->tensor[GROUPED_A_SCALE].ndim > 1;
     const tsr_tensor *scale = &c->tensor[GROUPED_B_SCALE];
     c->param[GROUPED_SCALES] = !c->is_present[GROUPED_B_SCALE] ? SCALES_OF_TENSORS
@@ -270,6 +273,8 @@ static void forward_randomize(struct rng *rng, struct op_case *c) {
     c->is_present[GROUPED_BIAS] = rng_chance(rng, 0.3);
     c->is_present[GROUPED_BIAS_UP] = c->is_present[GROUPED_B_UP] && rng_chance(rng, 0.4);
     c->param[GROUPED_FP8] = rng_chance(rng, 0.6) ? 0 : (double)rng_int(rng, 1, 4);
+    if (!is(c, GROUPED_FP8) && rng_chance(rng, 0.3))
+        c->param[GROUPED_B_DTYPE] = (double)rng_int(rng, 1, 2);
     if (!is(c, GROUPED_FP8)) return;
     c->is_present[A_ROWS] = false;
     c->param[ROWS_OF_A] = 0;

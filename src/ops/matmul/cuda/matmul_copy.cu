@@ -3,7 +3,7 @@
 // copies, padded with zeros; the lines of all batches as one matrix; or transposed ones.
 // Floor: each element read once and written once.
 // See docs/kernels/matmul_cuda.md.
-// The host defines DTYPE, of which only the size matters.
+// The host defines DTYPE, of which only the size matters, and SOURCE (BF16 or F16) if f32 is to be made of 16 bits.
 #include "cuda/device/numbers.cuh"
 #include "ops/matmul/cuda/matmul_tiles.cuh"
 #include "ops/matmul/matmul_params.h"
@@ -12,6 +12,16 @@
 typedef unsigned element;
 #else
 typedef unsigned short element;
+#endif
+
+#ifdef SOURCE
+typedef unsigned short source;
+DEVICE element copied(source x) {
+    return __float_as_uint(SOURCE == DTYPE_BF16 ? float_of_bf16(x) : float_of_f16(x));
+}
+#else
+typedef element source;
+DEVICE element copied(source x) { return x; }
 #endif
 
 // A warp takes 128 elements of a line: enough loads in flight, and no line is too short for a block.
@@ -25,15 +35,15 @@ extern "C" __global__ void __launch_bounds__(256) matmul_copy(const struct matmu
         long long line = i / pieces % p.lines, batch = i / pieces / p.lines, index[3];
         long long first = i % pieces * (32 * EACH) + threadIdx.x % 32;
         batch_index(index, p.batch, batch);
-        const element *from = (const element *)p.source + line * p.source_line +
-                              index[0] * p.source_batch[0] + index[1] * p.source_batch[1] +
-                              index[2] * p.source_batch[2];
+        const source *from = (const source *)p.source + line * p.source_line +
+                             index[0] * p.source_batch[0] + index[1] * p.source_batch[1] +
+                             index[2] * p.source_batch[2];
         element *to =
             (element *)p.destination + batch * p.destination_batch + line * p.destination_line;
         element x[EACH];
 #pragma unroll
         for (int e = 0; e < EACH; e++)
-            x[e] = first + e * 32 < p.width ? from[(first + e * 32) * p.source_step] : 0;
+            x[e] = first + e * 32 < p.width ? copied(from[(first + e * 32) * p.source_step]) : 0;
 #pragma unroll
         for (int e = 0; e < EACH; e++)
             if (first + e * 32 < p.filled) to[first + e * 32] = x[e];

@@ -52,7 +52,9 @@ static tsr_status prepare(tsr_context *ctx, const struct matmul_problem *p,
     if (l.num_splits > 1) TSRI_TRY(tsri_cuda_prepare(matmul_cuda_op_of(p), queue, &reduce));
     if (l.a.is_copied || l.b.is_copied || l.b_up.is_copied)
         TSRI_TRY(tsri_cuda_prepare(matmul_cuda_op_of(p), queue, &copy));
-    return TSR_OK;
+    if (!matmul_has_narrow_b(p)) return TSR_OK;
+    const struct tsri_cuda_program widening = matmul_cuda_widening_program(p->b.dtype);
+    return tsri_cuda_prepare(matmul_cuda_op_of(p), queue, &widening);
 }
 
 static tsr_status run(tsr_context *ctx, const struct matmul_problem *p,

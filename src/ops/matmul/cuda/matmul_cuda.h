@@ -110,8 +110,10 @@ struct matmul_cuda_copy {
     int64_t destination_line, destination_batch;
     int64_t lines, width, filled; // of the destination's lines, with padding
     const int64_t *shape;         // of the batch, MATMUL_MAX_BATCH_DIMS sizes
+    bool is_widening;             // of 16 bits to f32
 };
 struct tsri_cuda_program matmul_cuda_copy_program(tsr_dtype dtype);
+struct tsri_cuda_program matmul_cuda_widening_program(tsr_dtype from);
 struct tsri_cuda_program matmul_cuda_lines8_program(void);
 tsr_status matmul_cuda_copy(tsr_context *ctx, const char *op, tsr_dtype dtype,
                             const struct matmul_cuda_copy *copy);

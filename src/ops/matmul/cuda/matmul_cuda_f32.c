@@ -58,6 +58,7 @@ static bool serves(const struct matmul_problem *p, const struct tsri_limits *lim
         return false;
     if (p->a.dtype != TSR_F32 || p->groups.starts.data != NULL) return false;
     if (p->m < 1 || p->n < 1 || p->k < 1 || p->num_batches < 1) return false;
+    if (matmul_has_narrow_b(p)) return false;
     if (p->m > MAX_SIZE || p->n > MAX_SIZE || p->k > MAX_K) return false;
     if (tsri_ceil_div(p->m, 2 * UNIT) * tsri_ceil_div(p->n, UNIT) > MAX_TILES / p->num_batches)
         return false;

@@ -51,6 +51,10 @@ bool matmul_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *prog
         *program =
             dtype == TSR_F16 ? matmul_cuda_lines8_program() : matmul_cuda_copy_program(dtype);
         if (index-- == 0) return true;
+        if (dtype == TSR_F32) continue;
+        *program = matmul_cuda_widening_program(dtype);
+        program->is_rare = true;
+        if (index-- == 0) return true;
     }
     return false;
 }

@@ -185,6 +185,11 @@ static void take_planes(const struct matmul_problem *p, struct matmul_cuda_opera
     o->bytes = tsri_round_up((size_t)(o->num_matrices * o->lines * o->line) * 2, 256);
 }
 
+// Bytes of an element in a copy: b of 16 bits beside a of f32 is widened.
+static int64_t copied_bytes(const struct matmul_problem *p, const struct matmul_matrix *t) {
+    return tsri_dtype_bytes(matmul_has_narrow_b(p) ? TSR_F32 : t->dtype);
+}
+
 // like: an operand whose line direction this one must share.
 static struct matmul_cuda_operand take(const struct matmul_problem *p,
                                        const struct matmul_matrix *t, int64_t extent,
@@ -210,8 +215,9 @@ static struct matmul_cuda_operand take(const struct matmul_problem *p,
     const bool overlap = has_map && o.lines > 1 && o.line < o.width;
     if (kind == MATMUL_BF16X6)
         take_planes(p, &o);
-    else if (o.is_copied || (needs_aligned && !o.is_vector) || overlap)
-        copy_operand(p, &o, (int64_t)tsr_dtype_bytes(t->dtype));
+    else if (o.is_copied || (needs_aligned && !o.is_vector) || overlap ||
+             (t != &p->a && matmul_has_narrow_b(p)))
+        copy_operand(p, &o, copied_bytes(p, t));
     return o;
 }
 
@@ -249,7 +255,7 @@ struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
     int num_tiles;
     struct matmul_cuda_layout l = {.tile = &matmul_cuda_tiles(kind, &num_tiles)[tile]};
     bool is_wgmma = kind >= MATMUL_WGMMA, is_gated = p->b_up.data != NULL;
-    int64_t element = (int64_t)tsr_dtype_bytes(p->b.dtype);
+    const int64_t element = copied_bytes(p, &p->b);
     l.a = take(p, &p->a, p->m, p->a.row, p->a.col, kind, NULL);
     l.b = take(p, &p->b, p->n, p->b.col, p->b.row, kind, NULL);
     l.b_up = take(p, &p->b_up, p->n, p->b_up.col, p->b_up.row, kind, &l.b);

@@ -23,7 +23,14 @@ struct tsri_cuda_program matmul_cuda_lines8_program(void) {
                                       .entry = "matmul_lines8"};
 }
 
-// A copy depends on the size of elements only.
+// A copy depends on the size of elements only, unless it makes f32 of 16 bits.
+struct tsri_cuda_program matmul_cuda_widening_program(tsr_dtype from) {
+    struct tsri_cuda_program program = matmul_cuda_copy_program(TSR_F32);
+    program.defines[program.num_defines].name = "SOURCE";
+    program.defines[program.num_defines++].value = (int)from;
+    return program;
+}
+
 struct tsri_cuda_program matmul_cuda_copy_program(tsr_dtype dtype) {
     if (tsr_dtype_bytes(dtype) == 1) return matmul_cuda_lines8_program();
     return tsri_cuda_dtype_program("ops/matmul/cuda/matmul_copy.cu", "matmul_copy",
@@ -54,7 +61,8 @@ static void set_batch(long long to[MATMUL_MAX_BATCH_DIMS],
 tsr_status matmul_cuda_copy(tsr_context *ctx, const char *op, tsr_dtype dtype,
                             const struct matmul_cuda_copy *copy) {
     enum { WARPS = SIMPLE_THREADS / 32, OF_WARP = 128 };
-    const struct tsri_cuda_program program = matmul_cuda_copy_program(dtype);
+    const struct tsri_cuda_program program =
+        copy->is_widening ? matmul_cuda_widening_program(dtype) : matmul_cuda_copy_program(dtype);
     struct matmul_copy_params params = {
         .source = copy->source,
         .destination = copy->destination,
@@ -106,6 +114,7 @@ tsr_status matmul_cuda_place(tsr_context *ctx, const struct matmul_problem *p,
         .width = o->width,
         .filled = o->line,
         .shape = o->num_matrices == 1 ? one : p->batch,
+        .is_widening = t->dtype != TSR_F32 && matmul_has_narrow_b(p),
     };
     memcpy(c.batch, t->batch, sizeof c.batch);
     return matmul_cuda_copy(ctx, matmul_cuda_op_of(p), t->dtype, &c);
