@@ -116,7 +116,11 @@ static float e2m1(int code) {
     return code & 8 ? -sizes[code & 7] : sizes[code & 7];
 }
 
-static float f16_at(const uint8_t *bytes) { return (float)tsr_load(TSR_F16, bytes, 0); }
+static float f16_at(const uint8_t *bytes) { // at any address
+    uint16_t bits;
+    memcpy(&bits, bytes, sizeof bits);
+    return (float)tsr_load(TSR_F16, &bits, 0);
+}
 
 // Products and sums are each rounded to f32.
 static float times(float a, float b) {
