@@ -7,6 +7,7 @@
 #include <tessera/dequantize.h>
 
 #include "core/core_dtype.h"
+#include "core/core_tensor.h"
 
 // The numbers of e2m1, doubled: integers.
 static const int8_t tsri_e2m1_doubled[16] = {0, 1,  2,  3,  4,  6,  8,  12,
@@ -106,6 +107,35 @@ static inline float tsri_quant_number(tsr_quant_format format, const uint8_t *ro
         return tsri_quant_of_group((float)(s->has_zero || s->has_minimum ? code : code - 8), s);
     }
     }
+}
+
+// ---- Rows ---------------------------------------------------------------------------------------
+
+// Quantised rows, and what lies beside them: without a dtype where it is absent.
+struct tsri_quant_rows {
+    tsr_quant_format format; // TSR_QUANT_NONE: there are none
+    int64_t group;           // columns of a scale, at least 1
+    struct tsri_rows x;      // bytes
+    struct tsri_rows scale, zero, minimum;
+};
+
+static inline struct tsri_quant_scales tsri_quant_scales(const struct tsri_quant_rows *q,
+                                                         int64_t row, int64_t group) {
+    struct tsri_quant_scales s = {.has_zero = q->zero.dtype != TSR_DTYPE_NONE,
+                                  .has_minimum = q->minimum.dtype != TSR_DTYPE_NONE};
+    if (q->format == TSR_QUANT_MXFP4)
+        s.power = ((const uint8_t *)tsri_row(&q->scale, row))[group];
+    else if (q->scale.dtype != TSR_DTYPE_NONE)
+        s.scale = (float)tsri_load(q->scale.dtype, tsri_row(&q->scale, row), group);
+    if (s.has_zero) s.zero = (float)tsri_load(q->zero.dtype, tsri_row(&q->zero, row), group);
+    if (s.has_minimum)
+        s.minimum = (float)tsri_load(q->minimum.dtype, tsri_row(&q->minimum, row), group);
+    return s;
+}
+
+static inline float tsri_quant_at(const struct tsri_quant_rows *q, int64_t row, int64_t col) {
+    const struct tsri_quant_scales s = tsri_quant_scales(q, row, col / q->group);
+    return tsri_quant_number(q->format, tsri_row(&q->x, row), col, &s);
 }
 
 #endif

@@ -95,4 +95,114 @@ SIMD_INLINE void simd_split_q6_k(const uint8_t *block, int unit, int8_t codes[QU
     }
 }
 
+// ---- Units of 32 columns ------------------------------------------------------------------------
+
+// Codes of up to 32 columns and what makes numbers of them: each half of the columns has its scale.
+struct simd_quant_unit {
+    const int8_t *codes;
+    float scale[2], zero, offset;
+    bool has_zero, has_offset;
+    int8_t room[QUANT_UNIT]; // for codes that are not signed bytes in x
+};
+
+// ---- From bytes to codes ------------------------------------------------------------------------
+
+static inline void simd_quant_set(struct simd_quant_unit *u, float scale) {
+    u->scale[0] = u->scale[1] = scale;
+}
+
+// Blocks of 32 columns that begin with scales.
+static inline void simd_quant_read_block(struct simd_quant_unit *u, tsr_quant_format format,
+                                         const uint8_t *block) {
+    switch (format) {
+    case TSR_QUANT_Q8_0:
+        u->codes = (const int8_t *)block + 2;
+        simd_quant_set(u, tsri_quant_f16(block));
+        break;
+    case TSR_QUANT_Q4_0:
+        simd_split_halves(block + 2, u->room, 8, false);
+        simd_quant_set(u, tsri_quant_f16(block));
+        break;
+    case TSR_QUANT_Q4_1:
+        simd_split_halves(block + 4, u->room, 0, false);
+        simd_quant_set(u, tsri_quant_f16(block));
+        u->offset = tsri_quant_f16(block + 2);
+        u->has_offset = true;
+        break;
+    default:
+        simd_split_halves(block + 1, u->room, 0, true);
+        simd_quant_set(u, tsri_half_power(block[0]));
+    }
+}
+
+// 32 of a block's 256 columns.
+static inline void simd_quant_read_part(struct simd_quant_unit *u, tsr_quant_format format,
+                                        const uint8_t *block, int part) {
+    if (format == TSR_QUANT_Q4_K) {
+        const float minimum = (float)tsri_quant_six_bits(block + 4, part, true);
+        simd_split_q4_k(block, part, u->room);
+        simd_quant_set(u,
+                       tsri_quant_f16(block) * (float)tsri_quant_six_bits(block + 4, part, false));
+        u->offset = -(tsri_quant_f16(block + 2) * minimum);
+        u->has_offset = true;
+        return;
+    }
+    const int8_t *scale = (const int8_t *)block + 192 + part * 2;
+    simd_split_q6_k(block, part, u->room);
+    for (int i = 0; i < 2; i++) u->scale[i] = tsri_quant_f16(block + 208) * (float)scale[i];
+}
+
+// Codes beside tensors of scales; n: columns, fewer than 32 only at the end of a row.
+static inline void simd_quant_read_codes(struct simd_quant_unit *u, tsr_quant_format format,
+                                         const uint8_t *from, int64_t n,
+                                         const struct tsri_quant_scales *s) {
+    uint8_t some[QUANT_UNIT] = {0};
+    if (n < QUANT_UNIT) {
+        const int64_t bytes = tsri_quant_block(format).bytes; // of 32 columns
+        memcpy(some, from, (size_t)tsri_ceil_div(n * bytes, QUANT_UNIT));
+        from = some;
+    }
+    simd_quant_set(u, s->scale);
+    u->has_zero = s->has_zero;
+    u->zero = s->zero;
+    u->has_offset = s->has_minimum;
+    u->offset = s->minimum;
+    if (format == TSR_QUANT_MXFP4) {
+        simd_split_pairs(from, u->room, 0, true);
+        simd_quant_set(u, s->power == 255 ? NAN : tsri_half_power(s->power));
+    } else if (format == TSR_QUANT_INT4) {
+        simd_split_pairs(from, u->room, s->has_zero || s->has_minimum ? 0 : 8, false);
+    } else {
+        memcpy(u->room, from, QUANT_UNIT);
+    }
+}
+
+// ---- From codes to numbers ----------------------------------------------------------------------
+
+SIMD_INLINE vf simd_quant_numbers(const struct simd_quant_unit *u, int64_t i, bool has_zero,
+                                  bool has_offset) {
+    vf v = vf_of_codes(u->codes + i);
+    if (has_zero) v = v - vf_set1(u->zero);
+    v = v * vf_set1(u->scale[i / (QUANT_UNIT / 2)]);
+    if (has_offset) v = v + vf_set1(u->offset);
+    return v;
+}
+
+// Columns [col, col + n) of a row of x's bytes, n at most 32, col a multiple of 32. s: what lies beside x for their group, if the
+// format has such.
+static inline void simd_quant_read(struct simd_quant_unit *u, tsr_quant_format format,
+                                   const uint8_t *row, int64_t col, int64_t n,
+                                   const struct tsri_quant_scales *s) {
+    const struct tsri_quant_block shape = tsri_quant_block(format);
+    const uint8_t *block = row + col / shape.cols * shape.bytes;
+    u->codes = u->room;
+    u->has_zero = u->has_offset = false;
+    if (shape.has_scales)
+        simd_quant_read_codes(u, format, block, n, s);
+    else if (shape.cols == QUANT_UNIT)
+        simd_quant_read_block(u, format, block);
+    else
+        simd_quant_read_part(u, format, block, (int)(col % shape.cols / QUANT_UNIT));
+}
+
 #endif

@@ -54,7 +54,7 @@ static tsr_status run_blocks(tsr_context *ctx, const void *problem, const struct
 static bool is_float32_or_less(const void *problem, const struct tsri_limits *limits) {
     const struct dequantize_problem *p = problem;
     (void)limits;
-    return p->y.dtype != TSR_F64 && p->scale.dtype != TSR_F64;
+    return p->y.dtype != TSR_F64 && p->x.scale.dtype != TSR_F64;
 }
 
 // Pieces of a row begin at multiples of 256 columns.
@@ -99,31 +99,31 @@ static tsr_status check_y(tsr_dequantize_args *args, struct dequantize_problem *
     expected.shape[expected.ndim - 1] = args->y.shape[last]; // of any number of columns
     TSRI_TRY(tsri_check_same_shape(op, "y", &args->y,
                                    p->has_list ? "x with the rows of x_rows" : "x", &expected));
-    const int64_t bytes = tsr_quant_row_bytes(p->format, p->y.cols);
+    const int64_t bytes = tsr_quant_row_bytes(p->x.format, p->y.cols);
     if (bytes < 0)
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: y.shape[%d] is %lld, expected a multiple of %d "
                          "for %s",
-                         op, last, (long long)p->y.cols, tsri_quant_block(p->format).cols,
-                         tsr_quant_format_name(p->format));
-    if (p->x.cols == bytes) return TSR_OK;
+                         op, last, (long long)p->y.cols, tsri_quant_block(p->x.format).cols,
+                         tsr_quant_format_name(p->x.format));
+    if (p->x.x.cols == bytes) return TSR_OK;
     return tsri_fail(TSR_INVALID_ARGUMENT,
                      "%s: x.shape[%d] is %lld, expected the %lld bytes of %lld "
                      "columns of %s",
-                     op, (int)args->x.ndim - 1, (long long)p->x.cols, (long long)bytes,
-                     (long long)p->y.cols, tsr_quant_format_name(p->format));
+                     op, (int)args->x.ndim - 1, (long long)p->x.x.cols, (long long)bytes,
+                     (long long)p->y.cols, tsr_quant_format_name(p->x.format));
 }
 
 static tsr_status check_group(const tsr_dequantize_args *args, struct dequantize_problem *p) {
     enum { UNIT = 32 };
-    const bool has_groups = p->format == TSR_QUANT_INT8 || p->format == TSR_QUANT_INT4;
-    p->group = p->format == TSR_QUANT_MXFP4 ? UNIT : tsri_max(p->y.cols, 1);
-    if (has_groups && args->group > 0) p->group = args->group;
+    const bool has_groups = p->x.format == TSR_QUANT_INT8 || p->x.format == TSR_QUANT_INT4;
+    p->x.group = p->x.format == TSR_QUANT_MXFP4 ? UNIT : tsri_max(p->y.cols, 1);
+    if (has_groups && args->group > 0) p->x.group = args->group;
     if (args->group == 0 || (has_groups && args->group > 0 && args->group % UNIT == 0))
         return TSR_OK;
     return tsri_fail(TSR_INVALID_ARGUMENT, "%s: group is %d, expected 0%s for %s", op,
                      (int)args->group, has_groups ? " or a multiple of 32" : "",
-                     tsr_quant_format_name(p->format));
+                     tsr_quant_format_name(p->x.format));
 }
 
 // A tensor beside x, with an element for each group of a row.
@@ -134,9 +134,9 @@ static tsr_status check_beside(const char *field, tsr_tensor *t, const tsr_dequa
     if (!may_be_there)
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: %s is present, expected it absent with quant %s", op, field,
-                         tsr_quant_format_name(p->format));
+                         tsr_quant_format_name(p->x.format));
     TSRI_TRY(tsri_check_rows(op, field, t, TSRI_IN, rows));
-    if (p->format == TSR_QUANT_MXFP4) {
+    if (p->x.format == TSR_QUANT_MXFP4) {
         TSRI_TRY(tsri_check_dtype(op, field, t, TSR_U8));
     } else {
         TSRI_TRY(tsri_check_float(op, field, t));
@@ -144,20 +144,20 @@ static tsr_status check_beside(const char *field, tsr_tensor *t, const tsr_dequa
         TSRI_TRY(tsri_check_same_dtype(op, field, t, "scale", &args->scale));
     }
     tsr_tensor expected = args->x;
-    expected.shape[expected.ndim - 1] = tsri_ceil_div(p->y.cols, p->group);
+    expected.shape[expected.ndim - 1] = tsri_ceil_div(p->y.cols, p->x.group);
     return tsri_check_same_shape(op, field, t, "x with an element for each group", &expected);
 }
 
 static tsr_status check_scales(tsr_dequantize_args *args, struct dequantize_problem *p) {
-    const bool has_scales = tsri_quant_block(p->format).has_scales;
-    const bool has_zeros = has_scales && p->format != TSR_QUANT_MXFP4;
+    const bool has_scales = tsri_quant_block(p->x.format).has_scales;
+    const bool has_zeros = has_scales && p->x.format != TSR_QUANT_MXFP4;
     if (has_scales && !tsri_is_present(&args->scale))
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: scale is absent, expected a tensor with quant %s", op,
-                         tsr_quant_format_name(p->format));
-    TSRI_TRY(check_beside("scale", &args->scale, args, p, has_scales, &p->scale));
-    TSRI_TRY(check_beside("zero", &args->zero, args, p, has_zeros, &p->zero));
-    return check_beside("minimum", &args->minimum, args, p, has_zeros, &p->minimum);
+                         tsr_quant_format_name(p->x.format));
+    TSRI_TRY(check_beside("scale", &args->scale, args, p, has_scales, &p->x.scale));
+    TSRI_TRY(check_beside("zero", &args->zero, args, p, has_zeros, &p->x.zero));
+    return check_beside("minimum", &args->minimum, args, p, has_zeros, &p->x.minimum);
 }
 
 static tsr_status check(const tsr_context *ctx, const tsr_dequantize_args *given,
@@ -169,8 +169,8 @@ static tsr_status check(const tsr_context *ctx, const tsr_dequantize_args *given
                          "%s: quant is %d, expected a tsr_quant_format but "
                          "none",
                          op, (int)args->quant);
-    p->format = args->quant;
-    TSRI_TRY(tsri_check_rows(op, "x", &args->x, TSRI_IN, &p->x));
+    p->x.format = args->quant;
+    TSRI_TRY(tsri_check_rows(op, "x", &args->x, TSRI_IN, &p->x.x));
     TSRI_TRY(tsri_check_dtype(op, "x", &args->x, TSR_U8));
     TSRI_TRY(check_list(args, p));
     TSRI_TRY(check_y(args, p));
@@ -191,7 +191,7 @@ static tsr_status enter(tsr_context *ctx, const void *given, struct tsri_goal go
     struct dequantize_problem p = {.has_list = false};
     TSRI_TRY(check(ctx, given, &args, &p));
     if (!goal.is_prepare && p.has_list && tsri_host_reads(ctx))
-        TSRI_TRY(tsri_check_index_values(op, "x_rows", &p.x_rows, p.x.rows, &none, 0));
+        TSRI_TRY(tsri_check_index_values(op, "x_rows", &p.x_rows, p.x.x.rows, &none, 0));
     return tsri_op_serve(ctx, &tsri_dequantize_op, &p, TSRI_CALL(args), goal);
 }
 

@@ -28,28 +28,28 @@ tsr_status dequantize_cuda_run(tsr_context *ctx, const void *problem, const stru
                                void *workspace) {
     const struct dequantize_problem *p = problem;
     const struct tsri_cuda_program program = program_of(p);
-    const struct tsri_quant_block block = tsri_quant_block(p->format);
+    const struct tsri_quant_block block = tsri_quant_block(p->x.format);
     const int64_t units = tsri_ceil_div(p->y.cols, DEQUANTIZE_NUMBERS);
     (void)plan, (void)workspace;
     if (p->y.rows * units == 0) return TSR_OK;
     const struct dequantize_params params = {
-        .x = tsri_elements_view(&p->x),
-        .scale = tsri_elements_view(&p->scale),
-        .zero = tsri_elements_view(&p->zero),
-        .minimum = tsri_elements_view(&p->minimum),
+        .x = tsri_elements_view(&p->x.x),
+        .scale = tsri_elements_view(&p->x.scale),
+        .zero = tsri_elements_view(&p->x.zero),
+        .minimum = tsri_elements_view(&p->x.minimum),
         .y = tsri_elements_view(&p->y),
         .x_rows = p->x_rows.data,
         .x_rows_stride = p->x_rows.stride,
         .rows = p->y.rows,
         .cols = p->y.cols,
-        .num_x_rows = p->x.rows,
+        .num_x_rows = p->x.x.rows,
         .units_of_row = units,
         .num_units = p->y.rows * units,
-        .group = p->group,
-        .format = (int)p->format,
+        .group = p->x.group,
+        .format = (int)p->x.format,
         .block_cols = block.cols,
         .block_bytes = block.bytes,
-        .scale_dtype = (int)p->scale.dtype,
+        .scale_dtype = (int)p->x.scale.dtype,
         .is_aligned = is_aligned(&p->y),
     };
     const struct tsri_cuda_launch launch = {

@@ -9,33 +9,15 @@
 #include "cpu/cpu_isa.h"
 
 struct dequantize_problem {
-    struct tsri_rows x;                    // (num_x_rows, bytes)
-    struct tsri_rows scale, zero, minimum; // (num_x_rows, groups); without a dtype where absent
-    struct tsri_rows y;                    // (rows, cols)
-    struct tsri_indices x_rows;            // (rows); without has_list row i is i
-    tsr_quant_format format;
-    int64_t group; // columns of a scale, at least 1
+    struct tsri_quant_rows x;   // (num_x_rows, bytes), scales (num_x_rows, groups)
+    struct tsri_rows y;         // (rows, cols)
+    struct tsri_indices x_rows; // (rows); without has_list row i is i
     bool has_list;
 };
 
 // The row of x that y's row comes from; -1: zeros.
 static inline int64_t dequantize_source(const struct dequantize_problem *p, int64_t row) {
     return p->has_list ? tsri_index_at(&p->x_rows, row) : row;
-}
-
-// What lies beside a row's numbers of one group.
-static inline struct tsri_quant_scales dequantize_scales(const struct dequantize_problem *p,
-                                                         int64_t source, int64_t group) {
-    struct tsri_quant_scales s = {.has_zero = tsri_dtype_bytes(p->zero.dtype) != 0,
-                                  .has_minimum = tsri_dtype_bytes(p->minimum.dtype) != 0};
-    if (p->format == TSR_QUANT_MXFP4)
-        s.power = ((const uint8_t *)tsri_row(&p->scale, source))[group];
-    else if (tsri_quant_block(p->format).has_scales)
-        s.scale = (float)tsri_load(p->scale.dtype, tsri_row(&p->scale, source), group);
-    if (s.has_zero) s.zero = (float)tsri_load(p->zero.dtype, tsri_row(&p->zero, source), group);
-    if (s.has_minimum)
-        s.minimum = (float)tsri_load(p->minimum.dtype, tsri_row(&p->minimum, source), group);
-    return s;
 }
 
 // A piece begins at a multiple of 256 columns.

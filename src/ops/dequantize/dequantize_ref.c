@@ -9,11 +9,7 @@ tsr_status dequantize_reference_run(tsr_context *ctx, const void *problem,
     for (int64_t row = 0; row < p->y.rows; row++) {
         const int64_t source = dequantize_source(p, row);
         for (int64_t col = 0; col < p->y.cols; col++) {
-            float number = 0;
-            if (source >= 0) {
-                const struct tsri_quant_scales s = dequantize_scales(p, source, col / p->group);
-                number = tsri_quant_number(p->format, tsri_row(&p->x, source), col, &s);
-            }
+            const float number = source >= 0 ? tsri_quant_at(&p->x, source, col) : 0;
             tsr_store(p->y.dtype, tsri_row(&p->y, row), col, (double)number);
         }
     }
