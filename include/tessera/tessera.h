@@ -39,6 +39,7 @@
 #include <tessera/kernels.h>
 #include <tessera/matmul.h>
 #include <tessera/matmul_grouped.h>
+#include <tessera/matmul_quant.h>
 #include <tessera/moe.h>
 #include <tessera/moe_permute.h>
 #include <tessera/moe_route.h>

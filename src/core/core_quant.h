@@ -138,4 +138,24 @@ static inline float tsri_quant_at(const struct tsri_quant_rows *q, int64_t row, 
     return tsri_quant_number(q->format, tsri_row(&q->x, row), col, &s);
 }
 
+// ---- Checks -------------------------------------------------------------------------------------
+
+// The fields of a call that make quantised rows. like: the tensor that is f64 where scales may be, on "reference".
+struct tsri_quant_fields {
+    const char *name, *scale_name, *zero_name, *minimum_name, *like_name;
+    tsr_tensor *x, *scale, *zero, *minimum;
+    const tsr_tensor *like;
+    tsr_quant_format format;
+    int32_t group;
+};
+
+tsr_status tsri_check_quant_format(const char *op, tsr_quant_format format);
+// Checks x, whose rows have the bytes of so many columns: dimension of_dim of the field of_field.
+tsr_status tsri_check_quant_bytes(const char *op, const struct tsri_quant_fields *f,
+                                  const char *of_field, int of_dim, int64_t cols,
+                                  struct tsri_quant_rows *q);
+// Checks the group and what lies beside x, which has passed.
+tsr_status tsri_check_quant_scales(const char *op, const struct tsri_quant_fields *f, int64_t cols,
+                                   struct tsri_quant_rows *q);
+
 #endif

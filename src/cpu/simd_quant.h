@@ -197,6 +197,7 @@ static inline void simd_quant_read(struct simd_quant_unit *u, tsr_quant_format f
     const uint8_t *block = row + col / shape.cols * shape.bytes;
     u->codes = u->room;
     u->has_zero = u->has_offset = false;
+    u->zero = u->offset = 0;
     if (shape.has_scales)
         simd_quant_read_codes(u, format, block, n, s);
     else if (shape.cols == QUANT_UNIT)

@@ -8,7 +8,7 @@ extern const struct tsri_op tsri_attention_forward_op, tsri_attention_backward_o
 extern const struct tsri_op tsri_attention_decode_op, tsri_attention_merge_op;
 extern const struct tsri_op tsri_cast_op;
 extern const struct tsri_op tsri_quantize_op, tsri_dequantize_op;
-extern const struct tsri_op tsri_matmul_forward_op, tsri_matmul_backward_op;
+extern const struct tsri_op tsri_matmul_forward_op, tsri_matmul_backward_op, tsri_matmul_quant_op;
 extern const struct tsri_op tsri_matmul_grouped_forward_op, tsri_matmul_grouped_backward_op;
 extern const struct tsri_op tsri_self_attention_forward_op, tsri_self_attention_backward_op;
 extern const struct tsri_op tsri_softmax_forward_op, tsri_softmax_backward_op;
@@ -37,6 +37,7 @@ const struct tsri_op *const tsri_ops[] = {
     &tsri_dequantize_op,
     &tsri_matmul_forward_op,
     &tsri_matmul_backward_op,
+    &tsri_matmul_quant_op,
     &tsri_matmul_grouped_forward_op,
     &tsri_matmul_grouped_backward_op,
     &tsri_self_attention_forward_op,

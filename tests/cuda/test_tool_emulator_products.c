@@ -6,6 +6,9 @@
 #define LOG "test_tool_emulator_products.log"
 
 static const struct emulator_case cases[] = {
+    {"matmul_quant", NULL, TSR_BF16, "rows=40 n=264 k=544 quant=q4_0 activation=silu +b_up"},
+    {"matmul_quant", NULL, TSR_F16, "rows=3 n=70 k=512 quant=q6_k +bias"},
+    {"matmul_quant", NULL, TSR_F32, "rows=9 n=33 k=301 quant=int4 group=64 +b_scale +b_zero"},
     {"matmul_forward", "cuda-fma", TSR_BF16, "m=33 n=70 k=65 activation=gelu +bias"},
     {"matmul_forward", "cuda-mma", TSR_BF16, "m=70 n=136 k=72 +bias"},
     {"matmul_forward", "cuda-mma", TSR_BF16, "m=16 n=64 k=2048"},

@@ -76,6 +76,31 @@ static const struct args_field dequantize_fields[] = {
 };
 #undef ARGS
 
+#define ARGS tsr_matmul_quant_args
+static const struct args_field matmul_quant_fields[] = {
+    IN(a, "mc|mc|mW|mW", 'x'),
+    IN(b, "nc|nH|nQ|nU", 'u'),
+    IN_OPTIONAL(b_scale, "n1|n1||nm", 'S'),
+    IN_OPTIONAL(b_zero, "n1|||", 's'),
+    IN_OPTIONAL(b_minimum, "|n1||", 's'),
+    IN_OPTIONAL(b_up, "nc|||nU", 'u'),
+    IN_OPTIONAL(b_up_scale, "n1|||nm", 'S'),
+    IN_OPTIONAL(b_up_zero, "n1|||", 's'),
+    IN_OPTIONAL(b_up_minimum, "", 's'),
+    IN_OPTIONAL(bias, "n", 'w'),
+    IN_OPTIONAL(bias_up, "n|||n", 'w'),
+    IN_OPTIONAL(residual, "mn", 'w'),
+    OUT(c, "mn", 'w'),
+    INT32(quant, "F"),
+    INT32(group, NULL),
+    ENUM(activation),
+    INT32(accumulate, NULL),
+    FLOAT(alpha),
+    INT32(has_alpha, NULL),
+    {NULL},
+};
+#undef ARGS
+
 #define ARGS tsr_matmul_forward_args
 static const struct args_field matmul_forward_fields[] = {
     IN(a, "mk|bmk|bmk|bkm", 'x'),
@@ -314,7 +339,7 @@ static const struct args_field rmsnorm_backward_fields[] = {
     X(attention_merge)                                   \
     X(cast)                                              \
     X(quantize) X(dequantize)                            \
-    X(matmul_forward) X(matmul_backward)                 \
+    X(matmul_forward) X(matmul_backward) X(matmul_quant) \
     X(matmul_grouped_forward) X(matmul_grouped_backward) \
     X(self_attention_forward) X(self_attention_backward) \
     X(softmax_forward) X(softmax_backward)               \

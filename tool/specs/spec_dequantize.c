@@ -2,19 +2,15 @@
 // Dequantize for verify, bench, apply and report. The case's dtype is y's; the bytes of x are codes and scales of its format.
 #include <math.h>
 
-#include "specs/spec.h"
+#include "specs/spec_quant.h"
 
 enum { ROWS, COLS, FORMAT, GROUP, X_ROWS_SIZE };
 enum { X_ROWS, X, SCALE, ZERO, MINIMUM, Y };
 
-// From q8_0 on, in the order of tsr_quant_format.
-static const char *const formats[] = {"q8_0",       "q4_0", "q4_1", "q4_k",  "q6_k",
-                                      "mxfp4_gguf", "int8", "int4", "mxfp4", NULL};
-
 static const struct param_spec params[] = {
     {"rows", "rows of y", PARAM_SIZE, 4096, NULL},
     {"cols", "elements of a row of y", PARAM_SIZE, 4096, NULL, .source = SOURCE_OPTION},
-    {"quant", "how bytes hold the numbers of a row", PARAM_CHOICE, 0, formats},
+    {"quant", "how bytes hold the numbers of a row", PARAM_CHOICE, 0, spec_quant_names},
     {"group", "with int8 and int4: columns of a scale, a multiple of 32; 0: all", PARAM_INT, 0,
      NULL, .most = INT32_MAX},
     {"num_x_rows", "with x_rows: rows of x; 0: as many as rows", PARAM_SIZE, 0, NULL},
@@ -34,23 +30,10 @@ static const struct slot_spec slots[] = {
 static tsr_quant_format format_of(const struct op_case *c) {
     return (tsr_quant_format)(TSR_QUANT_Q8_0 + (int)c->param[FORMAT]);
 }
-static bool has_scales(const struct op_case *c) { return format_of(c) >= TSR_QUANT_INT8; }
-static bool is_of_groups(const struct op_case *c) {
-    return has_scales(c) && format_of(c) != TSR_QUANT_MXFP4;
-}
-static bool is_q_k(const struct op_case *c) {
-    return format_of(c) == TSR_QUANT_Q4_K || format_of(c) == TSR_QUANT_Q6_K;
-}
 
 static enum slot_kind kind(const struct op_case *c, int slot) {
     if (slot == SCALE && format_of(c) == TSR_QUANT_MXFP4) return SLOT_U8;
     return slots[slot].kind;
-}
-
-static int64_t groups_of(const struct op_case *c) {
-    const int64_t cols = (int64_t)c->param[COLS], group = (int64_t)c->param[GROUP];
-    if (!is_of_groups(c)) return (cols + 31) / 32;
-    return group > 0 ? (cols + group - 1) / group : cols > 0;
 }
 
 static int shape(const struct op_case *c, int slot, int64_t *shape) {
@@ -58,7 +41,10 @@ static int shape(const struct op_case *c, int slot, int64_t *shape) {
     shape[0] =
         (int64_t)
             c->param[c->is_present[X_ROWS] && slot != X_ROWS && slot != Y ? X_ROWS_SIZE : ROWS];
-    shape[1] = slot == Y ? (int64_t)c->param[COLS] : slot == X ? bytes : groups_of(c);
+    shape[1] = slot == Y ? (int64_t)c->param[COLS]
+               : slot == X
+                   ? bytes
+                   : (int64_t)spec_quant_groups(format_of(c), c->param[COLS], c->param[GROUP]);
     if (shape[1] < 0) shape[1] = 0; // a row that the format does not have: the call refuses it
     return slot == X_ROWS ? 1 : 2;
 }
@@ -69,7 +55,8 @@ static bool infer(struct op_case *c) {
     if (x->ndim != 2 || (c->is_present[X_ROWS] && list->ndim != 1)) return false;
     c->param[ROWS] = c->param[X_ROWS_SIZE] = (double)x->shape[0];
     if (c->is_present[X_ROWS]) c->param[ROWS] = (double)list->shape[0];
-    const int64_t unit = is_q_k(c) ? 256 : 32, bytes = tsr_quant_row_bytes(format_of(c), unit);
+    const int64_t unit = spec_quant_unit(format_of(c)),
+                  bytes = tsr_quant_row_bytes(format_of(c), unit);
     const double cols = floor((double)x->shape[1] * (double)unit / (double)bytes);
     if (format_of(c) != TSR_QUANT_INT4 || c->param[COLS] < 0 ||
         ceil(c->param[COLS] / 2) != cols / 2)
@@ -79,7 +66,7 @@ static bool infer(struct op_case *c) {
 
 static void complete(struct op_case *c) {
     if (c->param[X_ROWS_SIZE] == 0) c->param[X_ROWS_SIZE] = c->param[ROWS];
-    c->is_present[SCALE] = has_scales(c);
+    c->is_present[SCALE] = spec_quant_has_scales(format_of(c));
 }
 
 static tsr_status call(tsr_context *ctx, const struct op_case *c, const char *variant,
@@ -117,48 +104,18 @@ static double bytes(const struct op_case *c) {
 
 static void randomize(struct rng *rng, struct op_case *c) {
     c->param[FORMAT] = (double)rng_int(rng, 0, TSR_QUANT_COUNT - 2);
-    const int unit = is_q_k(c) ? 256 : is_of_groups(c) ? 1 : 32;
-    c->param[COLS] = ceil((double)rng_dim(rng, is_q_k(c) ? 2000 : 700) / unit) * unit;
+    const int unit = spec_quant_has_groups(format_of(c)) ? 1 : (int)spec_quant_unit(format_of(c));
+    c->param[COLS] =
+        ceil((double)rng_dim(rng, spec_quant_unit(format_of(c)) > 32 ? 2000 : 700) / unit) * unit;
     c->param[ROWS] = (double)rng_dim(rng, 40);
-    if (is_of_groups(c)) {
+    if (spec_quant_has_groups(format_of(c))) {
         c->param[GROUP] = rng_chance(rng, 0.2) ? 0 : 32 * (double)rng_int(rng, 1, 5);
         c->is_present[ZERO] = rng_chance(rng, 0.5);
         c->is_present[MINIMUM] = rng_chance(rng, 0.4);
     }
-    c->is_present[SCALE] = has_scales(c);
+    c->is_present[SCALE] = spec_quant_has_scales(format_of(c));
     c->is_present[X_ROWS] = rng_chance(rng, 0.4);
     c->param[X_ROWS_SIZE] = c->is_present[X_ROWS] ? (double)rng_int(rng, 1, 40) : 0;
-}
-
-static void put_f16(double *bytes, double value) {
-    uint8_t raw[2];
-    tsr_store(TSR_F16, raw, 0, value);
-    bytes[0] = raw[0];
-    bytes[1] = raw[1];
-}
-
-// The scales in a block, where its format has them.
-static void fill_scales(struct rng *rng, tsr_quant_format format, double *block) {
-    switch (format) {
-    case TSR_QUANT_Q4_1:
-    case TSR_QUANT_Q4_K:
-        put_f16(block + 2, rng_normal(rng)); // and d
-    // fall through
-    case TSR_QUANT_Q8_0:
-    case TSR_QUANT_Q4_0: put_f16(block, rng_normal(rng)); break;
-    case TSR_QUANT_Q6_K: put_f16(block + 208, rng_normal(rng)); break;
-    case TSR_QUANT_MXFP4_GGUF: block[0] = (double)rng_int(rng, 110, 135); break;
-    default: break;
-    }
-}
-
-// SPECIAL: any bytes, so scales of every kind: infinite ones and NaN too.
-static void fill_x(struct rng *rng, const struct op_case *c, enum edge_fill fill, double *values) {
-    const int64_t unit = is_q_k(c) ? 256 : 32, bytes = tsr_quant_row_bytes(format_of(c), unit);
-    const int64_t numel = case_numel(c, X);
-    for (int64_t i = 0; i < numel; i++) values[i] = (double)rng_int(rng, 0, 255);
-    for (int64_t i = 0; i + bytes <= numel && fill != FILL_SPECIAL; i += bytes)
-        fill_scales(rng, format_of(c), values + i);
 }
 
 static bool fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
@@ -170,12 +127,11 @@ static bool fill(struct rng *rng, const struct op_case *c, int slot, enum edge_f
         return true;
     }
     if (slot == X) {
-        fill_x(rng, c, fill, values);
+        spec_quant_fill(rng, format_of(c), fill, case_numel(c, X), values);
         return true;
     }
     if (kind(c, slot) != SLOT_U8) return false;
-    for (int64_t i = 0; i < case_numel(c, slot); i++)
-        values[i] = (double)(fill == FILL_SPECIAL ? rng_int(rng, 0, 255) : rng_int(rng, 110, 135));
+    spec_quant_fill_powers(rng, fill, case_numel(c, slot), values);
     return true;
 }
 

@@ -13,7 +13,7 @@ extern const struct op_spec attention_forward_spec, attention_backward_spec;
 extern const struct op_spec attention_decode_spec, attention_merge_spec;
 extern const struct op_spec cast_spec;
 extern const struct op_spec quantize_spec, dequantize_spec;
-extern const struct op_spec matmul_forward_spec, matmul_backward_spec;
+extern const struct op_spec matmul_forward_spec, matmul_backward_spec, matmul_quant_spec;
 extern const struct op_spec matmul_grouped_forward_spec, matmul_grouped_backward_spec;
 extern const struct op_spec self_attention_forward_spec, self_attention_backward_spec;
 extern const struct op_spec softmax_forward_spec, softmax_backward_spec;
@@ -42,6 +42,7 @@ const struct op_spec *const op_specs[] = {
     &dequantize_spec,
     &matmul_forward_spec,
     &matmul_backward_spec,
+    &matmul_quant_spec,
     &matmul_grouped_forward_spec,
     &matmul_grouped_backward_spec,
     &self_attention_forward_spec,

@@ -139,7 +139,8 @@ static void fill_magnitudes(struct rng *rng, const struct op_case *c, int slot, 
     for (int64_t i = 0; i < case_numel(c, slot); i++) {
         if (i % 64 == 0) exponent = (int)rng_int(rng, slot == UP ? -3 : -60, slot == UP ? 3 : most);
         double value = 1 + floor(rng_uniform(rng) * 16) / 16;
-        value = ldexp(rng_chance(rng, 0.5) ? -value : value, exponent - (int)rng_int(rng, 0, 24));
+        if (rng_chance(rng, 0.5)) value = -value;
+        value = ldexp(value, exponent - (int)rng_int(rng, 0, 24));
         values[i] = rng_chance(rng, 0.05) ? 0 : value;
     }
 }

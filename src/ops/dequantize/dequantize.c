@@ -4,26 +4,6 @@
 
 static const char op[] = "dequantize";
 
-// ---- Formats ------------------------------------------------------------------------------------
-
-static bool is_format(tsr_quant_format format) {
-    return format > TSR_QUANT_NONE && (unsigned)format < TSR_QUANT_COUNT;
-}
-
-const char *tsr_quant_format_name(tsr_quant_format format) {
-    static const char *const names[TSR_QUANT_COUNT] = {
-        "none", "q8_0", "q4_0", "q4_1", "q4_k", "q6_k", "mxfp4_gguf", "int8", "int4", "mxfp4"};
-    return (unsigned)format < TSR_QUANT_COUNT ? names[format] : "unknown format";
-}
-
-int64_t tsr_quant_row_bytes(tsr_quant_format format, int64_t cols) {
-    if (!is_format(format) || cols < 0 || cols > TSRI_MAX_ELEMENTS) return -1;
-    if (format == TSR_QUANT_INT8) return cols;
-    if (format == TSR_QUANT_INT4) return tsri_ceil_div(cols, 2);
-    const struct tsri_quant_block block = tsri_quant_block(format);
-    return cols % block.cols == 0 ? cols / block.cols * block.bytes : -1;
-}
-
 // ---- Threads: a task is a piece of the grid of elements -----------------------------------------
 
 struct pass {
@@ -94,88 +74,35 @@ static tsr_status check_y(tsr_dequantize_args *args, struct dequantize_problem *
     TSRI_TRY(tsri_check_rows(op, "y", &args->y, TSRI_OUT, &p->y));
     TSRI_TRY(tsri_check_float(op, "y", &args->y));
     tsr_tensor expected = args->x;
-    const int last = args->y.ndim - 1;
     if (p->has_list) expected.shape[0] = p->x_rows.count;
-    expected.shape[expected.ndim - 1] = args->y.shape[last]; // of any number of columns
-    TSRI_TRY(tsri_check_same_shape(op, "y", &args->y,
-                                   p->has_list ? "x with the rows of x_rows" : "x", &expected));
-    const int64_t bytes = tsr_quant_row_bytes(p->x.format, p->y.cols);
-    if (bytes < 0)
-        return tsri_fail(TSR_INVALID_ARGUMENT,
-                         "%s: y.shape[%d] is %lld, expected a multiple of %d "
-                         "for %s",
-                         op, last, (long long)p->y.cols, tsri_quant_block(p->x.format).cols,
-                         tsr_quant_format_name(p->x.format));
-    if (p->x.x.cols == bytes) return TSR_OK;
-    return tsri_fail(TSR_INVALID_ARGUMENT,
-                     "%s: x.shape[%d] is %lld, expected the %lld bytes of %lld "
-                     "columns of %s",
-                     op, (int)args->x.ndim - 1, (long long)p->x.x.cols, (long long)bytes,
-                     (long long)p->y.cols, tsr_quant_format_name(p->x.format));
-}
-
-static tsr_status check_group(const tsr_dequantize_args *args, struct dequantize_problem *p) {
-    enum { UNIT = 32 };
-    const bool has_groups = p->x.format == TSR_QUANT_INT8 || p->x.format == TSR_QUANT_INT4;
-    p->x.group = p->x.format == TSR_QUANT_MXFP4 ? UNIT : tsri_max(p->y.cols, 1);
-    if (has_groups && args->group > 0) p->x.group = args->group;
-    if (args->group == 0 || (has_groups && args->group > 0 && args->group % UNIT == 0))
-        return TSR_OK;
-    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: group is %d, expected 0%s for %s", op,
-                     (int)args->group, has_groups ? " or a multiple of 32" : "",
-                     tsr_quant_format_name(p->x.format));
-}
-
-// A tensor beside x, with an element for each group of a row.
-static tsr_status check_beside(const char *field, tsr_tensor *t, const tsr_dequantize_args *args,
-                               const struct dequantize_problem *p, bool may_be_there,
-                               struct tsri_rows *rows) {
-    if (!tsri_is_present(t)) return TSR_OK;
-    if (!may_be_there)
-        return tsri_fail(TSR_INVALID_ARGUMENT,
-                         "%s: %s is present, expected it absent with quant %s", op, field,
-                         tsr_quant_format_name(p->x.format));
-    TSRI_TRY(tsri_check_rows(op, field, t, TSRI_IN, rows));
-    if (p->x.format == TSR_QUANT_MXFP4) {
-        TSRI_TRY(tsri_check_dtype(op, field, t, TSR_U8));
-    } else {
-        TSRI_TRY(tsri_check_float(op, field, t));
-        if (t->dtype == TSR_F64) TSRI_TRY(tsri_check_dtype(op, "y", &args->y, TSR_F64));
-        TSRI_TRY(tsri_check_same_dtype(op, field, t, "scale", &args->scale));
-    }
-    tsr_tensor expected = args->x;
-    expected.shape[expected.ndim - 1] = tsri_ceil_div(p->y.cols, p->x.group);
-    return tsri_check_same_shape(op, field, t, "x with an element for each group", &expected);
-}
-
-static tsr_status check_scales(tsr_dequantize_args *args, struct dequantize_problem *p) {
-    const bool has_scales = tsri_quant_block(p->x.format).has_scales;
-    const bool has_zeros = has_scales && p->x.format != TSR_QUANT_MXFP4;
-    if (has_scales && !tsri_is_present(&args->scale))
-        return tsri_fail(TSR_INVALID_ARGUMENT,
-                         "%s: scale is absent, expected a tensor with quant %s", op,
-                         tsr_quant_format_name(p->x.format));
-    TSRI_TRY(check_beside("scale", &args->scale, args, p, has_scales, &p->x.scale));
-    TSRI_TRY(check_beside("zero", &args->zero, args, p, has_zeros, &p->x.zero));
-    return check_beside("minimum", &args->minimum, args, p, has_zeros, &p->x.minimum);
+    expected.shape[expected.ndim - 1] = args->y.shape[args->y.ndim - 1]; // of any number of columns
+    return tsri_check_same_shape(op, "y", &args->y, p->has_list ? "x with the rows of x_rows" : "x",
+                                 &expected);
 }
 
 static tsr_status check(const tsr_context *ctx, const tsr_dequantize_args *given,
                         tsr_dequantize_args *args, struct dequantize_problem *p) {
     TSRI_TRY(tsri_check_context(ctx, op));
     TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
-    if (!is_format(args->quant))
-        return tsri_fail(TSR_INVALID_ARGUMENT,
-                         "%s: quant is %d, expected a tsr_quant_format but "
-                         "none",
-                         op, (int)args->quant);
-    p->x.format = args->quant;
+    const struct tsri_quant_fields fields = {.name = "x",
+                                             .scale_name = "scale",
+                                             .zero_name = "zero",
+                                             .minimum_name = "minimum",
+                                             .like_name = "y",
+                                             .x = &args->x,
+                                             .scale = &args->scale,
+                                             .zero = &args->zero,
+                                             .minimum = &args->minimum,
+                                             .like = &args->y,
+                                             .format = args->quant,
+                                             .group = args->group};
+    TSRI_TRY(tsri_check_quant_format(op, args->quant));
     TSRI_TRY(tsri_check_rows(op, "x", &args->x, TSRI_IN, &p->x.x));
     TSRI_TRY(tsri_check_dtype(op, "x", &args->x, TSR_U8));
     TSRI_TRY(check_list(args, p));
     TSRI_TRY(check_y(args, p));
-    TSRI_TRY(check_group(args, p));
-    TSRI_TRY(check_scales(args, p));
+    TSRI_TRY(tsri_check_quant_bytes(op, &fields, "y", args->y.ndim - 1, p->y.cols, &p->x));
+    TSRI_TRY(tsri_check_quant_scales(op, &fields, p->y.cols, &p->x));
     const struct tsri_named_tensor all[] = {
         {"x", &args->x},       {"x_rows", &args->x_rows},   {"scale", &args->scale},
         {"zero", &args->zero}, {"minimum", &args->minimum}, {"y", &args->y},

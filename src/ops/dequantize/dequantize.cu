@@ -6,8 +6,8 @@
 // Figures: docs/kernels/dequantize.md.
 // The host defines
 //     DTYPE: the dtype of y
+#include "cuda/device/elements_params.h"
 #include "cuda/device/quant.cuh"
-#include "ops/dequantize/dequantize_params.h"
 
 DEVICE float load_beside(const struct elements_view *view, int dtype, long long row, long long at) {
     at += row * view->stride;

@@ -16,8 +16,8 @@ enum { COLUMNS = MATMUL_SCALE_BLOCK }; // columns of a row computed at once: the
 
 // Up to COLUMNS elements of row i, from column j on. p holds one batch.
 static void products(const struct matmul_problem *p, const struct matmul_matrix *b,
-                     const struct matmul_matrix *b_scale, int64_t i, int64_t j, int64_t count,
-                     double *sum) {
+                     const struct matmul_matrix *b_scale, const struct tsri_quant_rows *quant,
+                     int64_t i, int64_t j, int64_t count, double *sum) {
     double row[COLUMNS];
     const struct matmul_groups *groups = &p->groups;
     for (int64_t c = 0; c < count; c++) sum[c] = 0;
@@ -27,7 +27,10 @@ static void products(const struct matmul_problem *p, const struct matmul_matrix 
         int64_t col_of_a = groups->are_depths ? matmul_line(&groups->of_a, step) : step;
         double a = load(&p->a, row_of_a, col_of_a) * scale(&p->a_scale, i, block);
         double scale_b = scale(b_scale, block, j / MATMUL_SCALE_BLOCK);
-        tsri_load_run(b->dtype, b->data, row_of_b * b->row + j * b->col, b->col, count, row);
+        if (quant->format != TSR_QUANT_NONE)
+            for (int64_t c = 0; c < count; c++) row[c] = (double)tsri_quant_at(quant, j + c, step);
+        else
+            tsri_load_run(b->dtype, b->data, row_of_b * b->row + j * b->col, b->col, count, row);
         for (int64_t c = 0; c < count; c++) sum[c] += a * row[c] * scale_b;
     }
     for (int64_t c = 0; c < count; c++) sum[c] *= p->alpha;
@@ -37,8 +40,8 @@ static void products(const struct matmul_problem *p, const struct matmul_matrix 
 static void reference_elements(const struct matmul_problem *p, int64_t i, int64_t j,
                                int64_t count) {
     double sum[COLUMNS], up[COLUMNS], grad;
-    products(p, &p->b, &p->b_scale, i, j, count, sum);
-    if (p->b_up.data != NULL) products(p, &p->b_up, &p->b_up_scale, i, j, count, up);
+    products(p, &p->b, &p->b_scale, &p->quant, i, j, count, sum);
+    if (p->b_up.data != NULL) products(p, &p->b_up, &p->b_up_scale, &p->quant_up, i, j, count, up);
     for (int64_t c = 0; c < count; c++) {
         double v = sum[c];
         if (p->bias != NULL) v += tsri_load(p->bias_dtype, p->bias, j + c);

@@ -121,7 +121,7 @@ class Case:
             forms = [form for form in forms if ("total" in form) == self.sizes["is_packed"]]
         if "x_rows" in self.calls[0].fields and name + "_rows" not in self.tensors:
             forms = forms[-1:] if "x_rows" in self.tensors else forms[:1]
-        elif name.endswith("_scale") and not is_grouped:
+        elif name.endswith("_scale") and not is_grouped and not quant_cases.is_quant(self):
             forms = forms[-1:] if self.sizes["has_blocks"] else forms[:-1]
         form = list(rng.choice(forms) if rng else forms[0])
         if self.is_packed() and "cu_seqlens_q" in self.calls[0].fields:
@@ -149,7 +149,7 @@ class Case:
         op = self.calls[0].op
         if name in INDICES:
             return "i32"
-        if op == "dequantize" and quant_cases.is_bytes(self, name):
+        if quant_cases.is_bytes(self, name):
             return "u8"
         if name in FIXED_F32 and (op, name) not in NOT_FIXED or (name == "v" and op == "adamw_step"):
             return "f64" if self.main == "f64" else "f32"
@@ -330,7 +330,7 @@ def is_there(rng, case, name, f, forced, absent):
         return False
     if name == "bias" and "layernorm" in case.calls[0].op and "weight" not in case.tensors:
         return False
-    if name in ("scale", "zero", "minimum"):
+    if quant_cases.is_beside(case, name):
         return quant_cases.is_there(rng, case, name)
     if name.endswith("_scale"):
         return case.main in ("e4m3", "e5m2") and (case.sizes["has_blocks"] or rng.random() < 0.5) and \
@@ -341,7 +341,7 @@ def is_there(rng, case, name, f, forced, absent):
 def draw_case(rng, calls, forced=(), absent=(), spoiled=None, dtypes=None):
     op = calls[0].op
     main = rng.choice(dtypes or ["f32"] * 5 + ["bf16"] * 2 + ["f16"] * 2 + ["f64"])
-    if set(forced) & {"a_scale", "b_scale", "b_up_scale"} or (
+    if set(forced) & {"a_scale", "b_scale", "b_up_scale"} and op != "matmul_quant" or (
             len(calls) == 1 and op in ("matmul_forward", "matmul_grouped_forward", "cast") and rng.random() < 0.3):
         main = rng.choice(["e4m3", "e5m2"])
     case = Case(calls, draw_sizes(rng, calls[0]), main)
@@ -356,7 +356,7 @@ def draw_case(rng, calls, forced=(), absent=(), spoiled=None, dtypes=None):
         case.scalars["to"] = rng.choice(["bf16", "f16", "f32", "e4m3", "e5m2", "f64"])
     if op == "quantize":
         case.scalars["to"] = rng.choice(["e4m3", "e5m2"])
-    if op == "dequantize":
+    if quant_cases.is_quant(case):
         quant_cases.set_row(case)
     if "cu_seqlens_q" in case.field_names:
         s["total_q"], s["total_k"] = s["seqlen_q"] * max(s["batch"], 1), s["seqlen_k"] * max(s["batch"], 1)

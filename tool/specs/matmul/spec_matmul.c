@@ -34,8 +34,10 @@ double matmul_b_dtype_of(tsr_dtype a, tsr_dtype b) {
 }
 
 void matmul_fill_scale(struct rng *rng, const struct op_case *c, int slot, double *values) {
-    for (int64_t i = 0; i < case_numel(c, slot); i++)
-        values[i] = ldexp(1 + rng_uniform(rng), (int)rng_int(rng, -8, 4));
+    for (int64_t i = 0; i < case_numel(c, slot); i++) {
+        const double fraction = 1 + rng_uniform(rng);
+        values[i] = ldexp(fraction, (int)rng_int(rng, -8, 4));
+    }
 }
 
 static const char *const math_names[] = {"default", "split", "tf32", NULL}; // tsr_matmul_math

@@ -77,6 +77,9 @@ void matmul_fill_scale(struct rng *rng, const struct op_case *c, int slot, doubl
 
 // spec_matmul_bound.c
 void matmul_forward_bound(const struct op_case *c, int slot, double *bound);
+// The same if numbers of b are rounded first, by at most b_unit of themselves or by b_least.
+void matmul_bound_of_rounded(const struct op_case *c, int slot, double b_unit, double b_least,
+                             double *bound);
 void matmul_backward_bound(const struct op_case *c, int slot, double *bound);
 void matmul_grouped_forward_bound(const struct op_case *c, int slot, double *bound);
 void matmul_grouped_backward_bound(const struct op_case *c, int slot, double *bound);
@@ -85,6 +88,8 @@ void matmul_grouped_rows(const struct op_case *c, int64_t group, int64_t *first,
 // The row of a tensor that row i of the groups is, by the list in slot `list` if that is present.
 int64_t matmul_grouped_row(const struct op_case *c, int list, int64_t i);
 
+// spec_matmul.c
+extern const struct op_spec matmul_forward_spec;
 // spec_matmul_edges.c
 extern const struct edge_case matmul_forward_edges[];
 

@@ -77,6 +77,7 @@ struct element {
     bool has_blocks; // of fp8: sums leave the unit after 128 of k
     tsr_matmul_math math;
     double tail_loss, sum_loss;
+    double b_unit, b_least; // numbers of b may be rounded by so much of themselves, or by so much
     struct scales a_scale, b_scale, up_scale;
 };
 
@@ -97,6 +98,7 @@ static struct dot dot(const struct op_case *c, const struct element *e, const do
         d.sum += term;
         d.magnitude += fabs(term);
         if (fabs(x) < tiny || fabs(y) < tiny) lost += fabs(term);
+        d.error += e->b_unit * fabs(term) + e->b_least * fabs(x);
         if (e->math != TSR_MATMUL_MATH_DEFAULT) d.error += tiny * (fabs(x) + fabs(y) + 2);
         if (!e->is_fp8) continue;
         cut.term[p % 32] = x * y;
@@ -153,6 +155,11 @@ static double element_bound(const struct op_case *c, const struct element *e) {
 }
 
 void matmul_forward_bound(const struct op_case *c, int slot, double *bound) {
+    matmul_bound_of_rounded(c, slot, 0, 0, bound);
+}
+
+void matmul_bound_of_rounded(const struct op_case *c, int slot, double b_unit, double b_least,
+                             double *bound) {
     int64_t m = (int64_t)c->param[M], n = (int64_t)c->param[N], k = (int64_t)c->param[K];
     struct strides sa = strides_of(m, k, is(c, TRANSPOSE_A), false);
     struct strides sb = strides_of(k, n, is(c, TRANSPOSE_B), is(c, SHARED_B));
@@ -172,6 +179,8 @@ void matmul_forward_bound(const struct op_case *c, int slot, double *bound) {
                         .activation = (tsr_activation)c->param[ACTIVATION],
                         .tail_loss = tail_loss(c, slot, ACTIVATION),
                         .sum_loss = long_sum_loss(c, slot, k),
+                        .b_unit = b_unit,
+                        .b_least = b_least,
                         .is_accumulating = is(c, ACCUMULATE),
                         .is_fp8 = is(c, FP8),
                         .is_fast = is(c, FAST_ACCUMULATE) && !is(c, BLOCK_SCALES),

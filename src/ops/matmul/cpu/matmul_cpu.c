@@ -55,6 +55,11 @@ static void pack_task(void *arg, int64_t index, int thread) {
     struct matmul_matrix b = matmul_batch(p, is_up ? &p->b_up : &p->b, batch);
     int64_t n = tsri_min(nr, w->first_col + w->num_cols - col);
     float *panel = shared_panel(w, batch, col, is_up) + step * nr;
+    if (p->quant.format != TSR_QUANT_NONE) {
+        matmul_pack_quant(w->gemm, w->kernels, is_up ? &p->quant_up : &p->quant, step, depth, p->k,
+                          col, n, panel);
+        return;
+    }
     w->gemm->pack_b(b.dtype, matmul_at(&b, step, col), b.row, b.col, depth, n, panel);
     struct matmul_matrix scale = matmul_batch(p, is_up ? &p->b_up_scale : &p->b_scale, batch);
     matmul_scale_b(&scale, step, depth, col, nr, panel);
@@ -141,7 +146,10 @@ static void pack_b(const struct work *w, const struct block *t, bool is_up, int6
         for (int64_t j = 0; j < t->n; j += nr) {
             int64_t steps = tsri_min(most, depth - i), n = tsri_min(nr, t->n - j);
             float *panel = t->panels + j * depth + i * nr;
-            if (matmul_is_listed(&t->p.groups.of_b))
+            if (t->p.quant.format != TSR_QUANT_NONE)
+                matmul_pack_quant(w->gemm, w->kernels, is_up ? &t->p.quant_up : &t->p.quant,
+                                  step + i, steps, t->p.k, t->col + j, n, panel);
+            else if (matmul_is_listed(&t->p.groups.of_b))
                 matmul_pack_listed_b(w->gemm, &t->p, step + i, steps, t->col + j, n, panel);
             else
                 w->gemm->pack_b(b->dtype, matmul_at(b, step + i, t->col + j), b->row, b->col, steps,

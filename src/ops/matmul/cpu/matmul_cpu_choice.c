@@ -185,6 +185,7 @@ static const char *skinny_of(const struct matmul_problem *p, const struct tsri_l
 const char *matmul_prefer(const void *problem, const struct tsri_limits *limits) {
     const struct matmul_problem *p = problem;
     if (limits->device.type == TSR_CUDA) return matmul_cuda_prefer(p, limits);
+    if (p->quant.format != TSR_QUANT_NONE) return suits_tiles(p, limits);
     // The other variants add in one order for any m; under batch invariance one of them serves every m.
     bool may_be_skinny =
         (limits->flags & TSR_BATCH_INVARIANT) == 0 && matmul_is_skinny(problem, limits);

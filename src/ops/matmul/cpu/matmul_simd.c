@@ -8,6 +8,7 @@
 #include "cpu/simd_elements.h"
 #include "cpu/simd_fp8.h"
 #include "cpu/simd_nan.h"
+#include "cpu/simd_quant.h"
 #include "ops/matmul/matmul_problem.h"
 
 // ---- Epilogue ---------------------------------------------------------------------------------
@@ -230,6 +231,34 @@ static void skinny(tsr_dtype dtype, bool is_far, int64_t m, int64_t n, int64_t k
                      stride);
 }
 
+// ---- Quantised columns of b ---------------------------------------------------------------------
+
+static void widen_unit(const struct tsri_quant_rows *q, int64_t col, int64_t step, int64_t n,
+                       float to[QUANT_UNIT]) {
+    const struct tsri_quant_scales s = tsri_quant_scales(q, col, step / q->group);
+    struct simd_quant_unit u;
+    simd_quant_read(&u, q->format, tsri_row(&q->x, col), step, n, &s);
+#define WIDEN(has_zero, has_offset)                                                                \
+    for (int64_t i = 0; i < QUANT_UNIT; i += VL)                                                   \
+    vf_store(to + i, simd_quant_numbers(&u, i, has_zero, has_offset))
+    if (u.has_zero)
+        WIDEN(true, u.has_offset);
+    else
+        WIDEN(false, u.has_offset);
+}
+
+static void widen_quant(const struct tsri_quant_rows *q, int64_t col, int64_t rows, int64_t step,
+                        int64_t depth, int64_t k, float *to, int64_t stride) {
+    float unit[QUANT_UNIT];
+    for (int64_t i = 0; i < rows; i++, to += stride)
+        for (int64_t at = step, past, n; at < step + depth; at += n) {
+            past = at % QUANT_UNIT;
+            n = tsri_min(QUANT_UNIT - past, step + depth - at);
+            widen_unit(q, col + i, at - past, tsri_min(k - at + past, QUANT_UNIT), unit);
+            memcpy(to + at - step, unit + past, (size_t)n * sizeof *to);
+        }
+}
+
 // ---- Backward ---------------------------------------------------------------------------------
 
 static void activation_grad(tsr_dtype dtype, tsr_activation kind, const void *dc,
@@ -354,6 +383,7 @@ static void clear(char *to, int64_t rows, int64_t stride, int64_t bytes) {
 const struct matmul_kernels TSRI_KERNEL_TABLE(matmul) = {
     .finish = finish,
     .skinny = skinny,
+    .widen_quant = widen_quant,
     .activation_grad = activation_grad,
     .add_row = add_row,
     .outer = outer,
