@@ -12,6 +12,7 @@ enum { QUANT_UNIT = 32 }; // columns
 typedef uint8_t simd_bytes16 __attribute__((vector_size(16)));
 
 #if defined(TSRI_SIMD_SCALAR)
+SIMD_INLINE float simd_quant_f16(const uint8_t *at) { return tsri_quant_f16(at); }
 SIMD_INLINE vf vf_of_codes(const int8_t *codes) { return (float)*codes; }
 SIMD_INLINE simd_bytes16 simd_look_up(simd_bytes16 table, simd_bytes16 at) {
     for (int i = 0; i < 16; i++) at[i] = table[at[i] & 15];
@@ -24,6 +25,9 @@ SIMD_INLINE simd_bytes16 simd_take_turns(simd_bytes16 a, simd_bytes16 b, bool is
     return y;
 }
 #else
+SIMD_INLINE float simd_quant_f16(const uint8_t *at) {
+    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(at[0] | at[1] << 8)));
+}
 #if defined(TSRI_SIMD_AVX2)
 SIMD_INLINE vf vf_of_codes(const int8_t *codes) {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)codes)));
@@ -117,16 +121,16 @@ static inline void simd_quant_read_block(struct simd_quant_unit *u, tsr_quant_fo
     switch (format) {
     case TSR_QUANT_Q8_0:
         u->codes = (const int8_t *)block + 2;
-        simd_quant_set(u, tsri_quant_f16(block));
+        simd_quant_set(u, simd_quant_f16(block));
         break;
     case TSR_QUANT_Q4_0:
         simd_split_halves(block + 2, u->room, 8, false);
-        simd_quant_set(u, tsri_quant_f16(block));
+        simd_quant_set(u, simd_quant_f16(block));
         break;
     case TSR_QUANT_Q4_1:
         simd_split_halves(block + 4, u->room, 0, false);
-        simd_quant_set(u, tsri_quant_f16(block));
-        u->offset = tsri_quant_f16(block + 2);
+        simd_quant_set(u, simd_quant_f16(block));
+        u->offset = simd_quant_f16(block + 2);
         u->has_offset = true;
         break;
     default:
@@ -142,14 +146,14 @@ static inline void simd_quant_read_part(struct simd_quant_unit *u, tsr_quant_for
         const float minimum = (float)tsri_quant_six_bits(block + 4, part, true);
         simd_split_q4_k(block, part, u->room);
         simd_quant_set(u,
-                       tsri_quant_f16(block) * (float)tsri_quant_six_bits(block + 4, part, false));
-        u->offset = -(tsri_quant_f16(block + 2) * minimum);
+                       simd_quant_f16(block) * (float)tsri_quant_six_bits(block + 4, part, false));
+        u->offset = -(simd_quant_f16(block + 2) * minimum);
         u->has_offset = true;
         return;
     }
     const int8_t *scale = (const int8_t *)block + 192 + part * 2;
     simd_split_q6_k(block, part, u->room);
-    for (int i = 0; i < 2; i++) u->scale[i] = tsri_quant_f16(block + 208) * (float)scale[i];
+    for (int i = 0; i < 2; i++) u->scale[i] = simd_quant_f16(block + 208) * (float)scale[i];
 }
 
 // Codes beside tensors of scales; n: columns, fewer than 32 only at the end of a row.

@@ -29,9 +29,12 @@ SIMD_INLINE void column(tsr_quant_format format, const struct tsri_quant_rows *q
                         int64_t k, int m, const float *a, int64_t a_stride, float *acc,
                         int64_t stride) {
     vf sum[ROWS][2], w[VECTORS];
+    const struct tsri_quant_block shape = tsri_quant_block(format);
+    const char *bytes = tsri_row(&q->x, col);
     int64_t at = 0;
     for (int r = 0; r < m; r++) sum[r][0] = sum[r][1] = vf_set1(0);
     for (; at + QUANT_UNIT <= k; at += QUANT_UNIT) {
+        __builtin_prefetch(simd_far_line((uintptr_t)(bytes + at * shape.bytes / shape.cols)), 0);
         load_unit(format, q, col, at, QUANT_UNIT, w);
         for (int v = 0; v < VECTORS; v++)
             for (int r = 0; r < m; r++)
