@@ -111,13 +111,13 @@ struct simd_quant_unit {
 
 // ---- From bytes to codes ------------------------------------------------------------------------
 
-static inline void simd_quant_set(struct simd_quant_unit *u, float scale) {
+SIMD_INLINE void simd_quant_set(struct simd_quant_unit *u, float scale) {
     u->scale[0] = u->scale[1] = scale;
 }
 
 // Blocks of 32 columns that begin with scales.
-static inline void simd_quant_read_block(struct simd_quant_unit *u, tsr_quant_format format,
-                                         const uint8_t *block) {
+SIMD_INLINE void simd_quant_read_block(struct simd_quant_unit *u, tsr_quant_format format,
+                                       const uint8_t *block) {
     switch (format) {
     case TSR_QUANT_Q8_0:
         u->codes = (const int8_t *)block + 2;
@@ -140,8 +140,8 @@ static inline void simd_quant_read_block(struct simd_quant_unit *u, tsr_quant_fo
 }
 
 // 32 of a block's 256 columns.
-static inline void simd_quant_read_part(struct simd_quant_unit *u, tsr_quant_format format,
-                                        const uint8_t *block, int part) {
+SIMD_INLINE void simd_quant_read_part(struct simd_quant_unit *u, tsr_quant_format format,
+                                      const uint8_t *block, int part) {
     if (format == TSR_QUANT_Q4_K) {
         const float minimum = (float)tsri_quant_six_bits(block + 4, part, true);
         simd_split_q4_k(block, part, u->room);
@@ -192,13 +192,12 @@ SIMD_INLINE vf simd_quant_numbers(const struct simd_quant_unit *u, int64_t i, bo
     return v;
 }
 
-// Columns [col, col + n) of a row of x's bytes, n at most 32, col a multiple of 32. s: what lies beside x for their group, if the
-// format has such.
-static inline void simd_quant_read(struct simd_quant_unit *u, tsr_quant_format format,
-                                   const uint8_t *row, int64_t col, int64_t n,
-                                   const struct tsri_quant_scales *s) {
+// Unit `part` of a block, n columns, fewer than 32 only at the end of a row. s: what lies beside x for their group, if the format
+// has such.
+SIMD_INLINE void simd_quant_read_unit(struct simd_quant_unit *u, tsr_quant_format format,
+                                      const uint8_t *block, int part, int64_t n,
+                                      const struct tsri_quant_scales *s) {
     const struct tsri_quant_block shape = tsri_quant_block(format);
-    const uint8_t *block = row + col / shape.cols * shape.bytes;
     u->codes = u->room;
     u->has_zero = u->has_offset = false;
     u->zero = u->offset = 0;
@@ -207,7 +206,16 @@ static inline void simd_quant_read(struct simd_quant_unit *u, tsr_quant_format f
     else if (shape.cols == QUANT_UNIT)
         simd_quant_read_block(u, format, block);
     else
-        simd_quant_read_part(u, format, block, (int)(col % shape.cols / QUANT_UNIT));
+        simd_quant_read_part(u, format, block, part);
+}
+
+// Columns [col, col + n) of a row of x's bytes, n at most 32, col a multiple of 32.
+static inline void simd_quant_read(struct simd_quant_unit *u, tsr_quant_format format,
+                                   const uint8_t *row, int64_t col, int64_t n,
+                                   const struct tsri_quant_scales *s) {
+    const struct tsri_quant_block shape = tsri_quant_block(format);
+    simd_quant_read_unit(u, format, row + col / shape.cols * shape.bytes,
+                         (int)(col % shape.cols / QUANT_UNIT), n, s);
 }
 
 #endif

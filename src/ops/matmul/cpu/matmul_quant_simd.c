@@ -9,13 +9,24 @@
 
 enum { ROWS = 4, VECTORS = QUANT_UNIT / VL };
 
-// The numbers of columns [at, at + n) of column `col` of b; beyond n zeros, of which a may have any numbers but NaN and infinities.
-SIMD_INLINE void load_unit(tsr_quant_format format, const struct tsri_quant_rows *q, int64_t col,
-                           int64_t at, int64_t n, vf w[VECTORS]) {
+// The scales beside a column's group of steps.
+struct beside {
+    struct tsri_quant_scales s;
+    int64_t group, end; // the next group, and where this one ends
+};
+
+SIMD_INLINE void find_scales(tsr_quant_format format, const struct tsri_quant_rows *q, int64_t col,
+                             int64_t at, struct beside *beside) {
+    if (!tsri_quant_block(format).has_scales || at < beside->end) return;
+    beside->s = tsri_quant_scales(q, col, beside->group++);
+    beside->end += format == TSR_QUANT_MXFP4 ? QUANT_UNIT : q->group;
+}
+
+// The n numbers, beyond them any, of unit `part` of a block.
+SIMD_INLINE void load_unit(tsr_quant_format format, const struct beside *beside,
+                           const uint8_t *block, int part, int64_t n, vf w[VECTORS]) {
     struct simd_quant_unit u;
-    struct tsri_quant_scales s = {0};
-    if (tsri_quant_block(format).has_scales) s = tsri_quant_scales(q, col, at / q->group);
-    simd_quant_read(&u, format, tsri_row(&q->x, col), at, n, &s);
+    simd_quant_read_unit(&u, format, block, part, n, &beside->s);
     const bool has_offset = format == TSR_QUANT_Q4_1 || format == TSR_QUANT_Q4_K;
     const bool is_of_groups = format == TSR_QUANT_INT8 || format == TSR_QUANT_INT4;
     for (int v = 0; v < VECTORS; v++)
@@ -30,20 +41,27 @@ SIMD_INLINE void column(tsr_quant_format format, const struct tsri_quant_rows *q
                         int64_t stride) {
     vf sum[ROWS][2], w[VECTORS];
     const struct tsri_quant_block shape = tsri_quant_block(format);
-    const char *bytes = tsri_row(&q->x, col);
+    const uint8_t *block = tsri_row(&q->x, col);
+    struct beside beside = {.end = 0};
     int64_t at = 0;
     for (int r = 0; r < m; r++) sum[r][0] = sum[r][1] = vf_set1(0);
-    for (; at + QUANT_UNIT <= k; at += QUANT_UNIT) {
-        __builtin_prefetch(simd_far_line((uintptr_t)(bytes + at * shape.bytes / shape.cols)), 0);
-        load_unit(format, q, col, at, QUANT_UNIT, w);
-        for (int v = 0; v < VECTORS; v++)
-            for (int r = 0; r < m; r++)
-                sum[r][v % 2] =
-                    vf_fma(vf_load(a + r * a_stride + at + v * VL), w[v], sum[r][v % 2]);
-    }
+    for (; at + shape.cols <= k; block += shape.bytes)
+#pragma GCC unroll 8
+        for (int part = 0; part < shape.cols / QUANT_UNIT; part++, at += QUANT_UNIT) {
+            const uintptr_t unit =
+                (uintptr_t)block + (uintptr_t)(part * QUANT_UNIT * shape.bytes / shape.cols);
+            __builtin_prefetch(simd_far_line(unit), 0);
+            find_scales(format, q, col, at, &beside);
+            load_unit(format, &beside, block, part, QUANT_UNIT, w);
+            for (int v = 0; v < VECTORS; v++)
+                for (int r = 0; r < m; r++)
+                    sum[r][v % 2] =
+                        vf_fma(vf_load(a + r * a_stride + at + v * VL), w[v], sum[r][v % 2]);
+        }
     if (at < k) { // of int8 and int4
-        float numbers[QUANT_UNIT] = {0};
-        load_unit(format, q, col, at, k - at, w);
+        float numbers[QUANT_UNIT];
+        find_scales(format, q, col, at, &beside);
+        load_unit(format, &beside, block, 0, k - at, w);
         for (int v = 0; v < VECTORS; v++) vf_store(numbers + v * VL, w[v]);
         for (int64_t v = 0; at + v < k; v += VL) {
             const int64_t n = k - at - v < VL ? k - at - v : VL;
