@@ -9,17 +9,43 @@
 
 enum { ROWS = 4, VECTORS = QUANT_UNIT / VL };
 
-// The scales beside a column's group of steps.
+// The scales beside a column, those of the present group in s.
 struct beside {
     struct tsri_quant_scales s;
+    const char *scale, *zero, *minimum; // NULL: absent
+    tsr_dtype dtype;
     int64_t group, end; // the next group, and where this one ends
 };
 
-SIMD_INLINE void find_scales(tsr_quant_format format, const struct tsri_quant_rows *q, int64_t col,
-                             int64_t at, struct beside *beside) {
+static struct beside beside_column(const struct tsri_quant_rows *q, int64_t col) {
+    struct beside beside = {.dtype = q->scale.dtype};
+    if (q->scale.dtype != TSR_DTYPE_NONE) beside.scale = tsri_row(&q->scale, col);
+    if (q->zero.dtype != TSR_DTYPE_NONE) beside.zero = tsri_row(&q->zero, col);
+    if (q->minimum.dtype != TSR_DTYPE_NONE) beside.minimum = tsri_row(&q->minimum, col);
+    beside.s.has_zero = beside.zero != NULL;
+    beside.s.has_minimum = beside.minimum != NULL;
+    return beside;
+}
+
+SIMD_INLINE float load_beside(tsr_dtype dtype, const char *from, int64_t i) {
+    if (dtype == TSR_F32) return ((const float *)(const void *)from)[i];
+    if (dtype == TSR_F16) return simd_quant_f16((const uint8_t *)from + 2 * i);
+    return tsri_float_of_bits((uint32_t)((const uint16_t *)(const void *)from)[i] << 16);
+}
+
+SIMD_INLINE void find_scales(tsr_quant_format format, const struct tsri_quant_rows *q, int64_t at,
+                             struct beside *beside) {
+    const int64_t i = beside->group;
     if (!tsri_quant_block(format).has_scales || at < beside->end) return;
-    beside->s = tsri_quant_scales(q, col, beside->group++);
+    beside->group++;
     beside->end += format == TSR_QUANT_MXFP4 ? QUANT_UNIT : q->group;
+    if (format == TSR_QUANT_MXFP4) {
+        beside->s.power = ((const uint8_t *)beside->scale)[i];
+        return;
+    }
+    beside->s.scale = load_beside(beside->dtype, beside->scale, i);
+    if (beside->zero != NULL) beside->s.zero = load_beside(beside->dtype, beside->zero, i);
+    if (beside->minimum != NULL) beside->s.minimum = load_beside(beside->dtype, beside->minimum, i);
 }
 
 // The n numbers, beyond them any, of unit `part` of a block.
@@ -43,6 +69,7 @@ SIMD_INLINE void column(tsr_quant_format format, const struct tsri_quant_rows *q
     const struct tsri_quant_block shape = tsri_quant_block(format);
     const uint8_t *block = tsri_row(&q->x, col);
     struct beside beside = {.end = 0};
+    if (shape.has_scales) beside = beside_column(q, col);
     int64_t at = 0;
     for (int r = 0; r < m; r++) sum[r][0] = sum[r][1] = vf_set1(0);
     for (; at + shape.cols <= k; block += shape.bytes)
@@ -51,7 +78,7 @@ SIMD_INLINE void column(tsr_quant_format format, const struct tsri_quant_rows *q
             const uintptr_t unit =
                 (uintptr_t)block + (uintptr_t)(part * QUANT_UNIT * shape.bytes / shape.cols);
             __builtin_prefetch(simd_far_line(unit), 0);
-            find_scales(format, q, col, at, &beside);
+            find_scales(format, q, at, &beside);
             load_unit(format, &beside, block, part, QUANT_UNIT, w);
             for (int v = 0; v < VECTORS; v++)
                 for (int r = 0; r < m; r++)
@@ -60,7 +87,7 @@ SIMD_INLINE void column(tsr_quant_format format, const struct tsri_quant_rows *q
         }
     if (at < k) { // of int8 and int4
         float numbers[QUANT_UNIT];
-        find_scales(format, q, col, at, &beside);
+        find_scales(format, q, at, &beside);
         load_unit(format, &beside, block, 0, k - at, w);
         for (int v = 0; v < VECTORS; v++) vf_store(numbers + v * VL, w[v]);
         for (int64_t v = 0; at + v < k; v += VL) {
