@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """tessera apply dequantize has the bits of PyPI's gguf, for any bytes of a row: also scales that are infinite, NaN or
-subnormal. TESSERA_TEST_SEED repeats an earlier run."""
+subnormal. matmul-quant multiplies by these numbers. TESSERA_TEST_SEED repeats an earlier run."""
 import os
 import secrets
 
@@ -52,3 +52,22 @@ def test_numbers_that_gguf_quantized(apply, name):  # noqa: F811
     largest = np.abs(numbers).reshape(17, -1, 32).max(-1, keepdims=True)
     step = {"q8_0": 1 / 127, "q4_0": 1 / 7, "q4_1": 2 / 15, "mxfp4_gguf": 1 / 2}[name] * largest
     assert (np.abs(y - numbers).reshape(17, -1, 32) <= step).all()
+
+
+@pytest.mark.parametrize("rows", [1, 7, 40])
+@pytest.mark.parametrize("name", TYPES)
+def test_products_by_rows_of_gguf(apply, name, rows):  # noqa: F811
+    """Against NumPy in double, with a bias and a gate."""
+    rng = np.random.default_rng(SEED)
+    b, cols = draw(rng, name, True)
+    up = b[::-1].copy()
+    a = rng.standard_normal((rows, cols)).astype(np.float32)
+    bias = rng.standard_normal(len(b)).astype(np.float32)
+    numbers = [gguf.dequantize(w, gguf.GGMLQuantizationType[TYPES[name]]).astype(np.float64) for w in (b, up)]
+    gate, factor = (a.astype(np.float64) @ w.T for w in numbers)
+    terms, of_factor = (np.abs(a.astype(np.float64)) @ np.abs(w.T) for w in numbers)
+    gate = np.maximum(gate + bias, 0)
+    c = apply("matmul_quant", {"a": a, "b": b, "b_up": up, "bias": bias}, f"--quant={name}", "--activation=relu")["c"]
+    unit = (8 + 4 * np.sqrt(cols)) * 2.0**-24
+    bound = unit * (terms + np.abs(bias)) * (np.abs(factor) + unit * of_factor) + gate * unit * of_factor
+    assert c.shape == gate.shape and (np.abs(c - gate * factor) <= bound + 2.0**-22 * np.abs(gate * factor)).all()
