@@ -32,13 +32,17 @@ tsr_status tsri_check_quant_format(const char *op, tsr_quant_format format) {
                      op, (int)format);
 }
 
-tsr_status tsri_check_quant_bytes(const char *op, const struct tsri_quant_fields *f,
-                                  const char *of_field, int of_dim, int64_t cols,
-                                  struct tsri_quant_rows *q) {
-    const int64_t bytes = tsr_quant_row_bytes(f->format, cols);
+tsr_status tsri_check_quant_rows(const char *op, const struct tsri_quant_fields *f,
+                                 struct tsri_quant_rows *q) {
     q->format = f->format;
     TSRI_TRY(tsri_check_rows(op, f->name, f->x, TSRI_IN, &q->x));
-    TSRI_TRY(tsri_check_dtype(op, f->name, f->x, TSR_U8));
+    return tsri_check_dtype(op, f->name, f->x, TSR_U8);
+}
+
+tsr_status tsri_check_quant_bytes(const char *op, const struct tsri_quant_fields *f,
+                                  const char *of_field, int of_dim, int64_t cols,
+                                  const struct tsri_quant_rows *q) {
+    const int64_t bytes = tsr_quant_row_bytes(f->format, cols);
     if (bytes < 0)
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: %s.shape[%d] is %lld, expected a multiple of %d for %s", op, of_field,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The formats of tessera/dequantize.h: the sizes of blocks, and single numbers for the oracles.
+// The formats of tessera/dequantize.h: the sizes of blocks, single numbers for the oracles, rows as operations have them, and the
+// checks of a call's fields.
 #ifndef TSRI_CORE_QUANT_H
 #define TSRI_CORE_QUANT_H
 
@@ -52,6 +53,7 @@ static inline int tsri_quant_six_bits(const uint8_t scales[12], int of, bool is_
 struct tsri_quant_scales {
     float scale, zero, minimum;
     bool has_zero, has_minimum;
+    int middle;    // of codes of INT4: 8, but 0 with a zero or a minimum
     uint8_t power; // MXFP4's scale
 };
 
@@ -102,10 +104,8 @@ static inline float tsri_quant_number(tsr_quant_format format, const uint8_t *ro
         return (s->power == 255 ? NAN : tsri_half_power(s->power)) *
                (float)tsri_e2m1_doubled[tsri_quant_nibble(block[i / 2], is_odd)];
     case TSR_QUANT_INT8: return tsri_quant_of_group((float)(int8_t)block[i], s);
-    default: {
-        const int code = tsri_quant_nibble(block[i / 2], is_odd);
-        return tsri_quant_of_group((float)(s->has_zero || s->has_minimum ? code : code - 8), s);
-    }
+    default:
+        return tsri_quant_of_group((float)(tsri_quant_nibble(block[i / 2], is_odd) - s->middle), s);
     }
 }
 
@@ -123,6 +123,7 @@ static inline struct tsri_quant_scales tsri_quant_scales(const struct tsri_quant
                                                          int64_t row, int64_t group) {
     struct tsri_quant_scales s = {.has_zero = q->zero.dtype != TSR_DTYPE_NONE,
                                   .has_minimum = q->minimum.dtype != TSR_DTYPE_NONE};
+    s.middle = s.has_zero || s.has_minimum ? 0 : 8;
     if (q->format == TSR_QUANT_MXFP4)
         s.power = ((const uint8_t *)tsri_row(&q->scale, row))[group];
     else if (q->scale.dtype != TSR_DTYPE_NONE)
@@ -150,10 +151,12 @@ struct tsri_quant_fields {
 };
 
 tsr_status tsri_check_quant_format(const char *op, tsr_quant_format format);
-// Checks x, whose rows have the bytes of so many columns: dimension of_dim of the field of_field.
+// Checks x as rows of bytes; then that they are those of so many columns, dimension of_dim of the field of_field.
+tsr_status tsri_check_quant_rows(const char *op, const struct tsri_quant_fields *f,
+                                 struct tsri_quant_rows *q);
 tsr_status tsri_check_quant_bytes(const char *op, const struct tsri_quant_fields *f,
                                   const char *of_field, int of_dim, int64_t cols,
-                                  struct tsri_quant_rows *q);
+                                  const struct tsri_quant_rows *q);
 // Checks the group and what lies beside x, which has passed.
 tsr_status tsri_check_quant_scales(const char *op, const struct tsri_quant_fields *f, int64_t cols,
                                    struct tsri_quant_rows *q);

@@ -175,7 +175,7 @@ static inline void simd_quant_read_codes(struct simd_quant_unit *u, tsr_quant_fo
         simd_split_pairs(from, u->room, 0, true);
         simd_quant_set(u, s->power == 255 ? NAN : tsri_half_power(s->power));
     } else if (format == TSR_QUANT_INT4) {
-        simd_split_pairs(from, u->room, s->has_zero || s->has_minimum ? 0 : 8, false);
+        simd_split_pairs(from, u->room, s->middle, false);
     } else {
         memcpy(u->room, from, QUANT_UNIT);
     }
@@ -216,6 +216,56 @@ static inline void simd_quant_read(struct simd_quant_unit *u, tsr_quant_format f
     const struct tsri_quant_block shape = tsri_quant_block(format);
     simd_quant_read_unit(u, format, row + col / shape.cols * shape.bytes,
                          (int)(col % shape.cols / QUANT_UNIT), n, s);
+}
+
+// ---- Scales beside a row ------------------------------------------------------------------------
+
+// Those of the present group are in s.
+struct simd_quant_beside {
+    struct tsri_quant_scales s;
+    const char *scale, *zero, *minimum; // of the row; NULL: absent
+    tsr_dtype dtype;
+    int64_t group, end; // the next group, and the column where the present one ends
+};
+
+// For columns from `first` on, whose group simd_quant_find then finds.
+SIMD_INLINE struct simd_quant_beside simd_quant_beside(tsr_quant_format format,
+                                                       const struct tsri_quant_rows *q, int64_t row,
+                                                       int64_t first) {
+    struct simd_quant_beside beside = {.dtype = q->scale.dtype};
+    if (!tsri_quant_block(format).has_scales) return beside;
+    beside.group = first / q->group;
+    beside.end = beside.group * q->group;
+    beside.scale = tsri_row(&q->scale, row);
+    if (q->zero.dtype != TSR_DTYPE_NONE) beside.zero = tsri_row(&q->zero, row);
+    if (q->minimum.dtype != TSR_DTYPE_NONE) beside.minimum = tsri_row(&q->minimum, row);
+    beside.s.has_zero = beside.zero != NULL;
+    beside.s.has_minimum = beside.minimum != NULL;
+    beside.s.middle = beside.s.has_zero || beside.s.has_minimum ? 0 : 8;
+    return beside;
+}
+
+SIMD_INLINE float simd_quant_load(tsr_dtype dtype, const char *from, int64_t i) {
+    if (dtype == TSR_F32) return ((const float *)(const void *)from)[i];
+    if (dtype == TSR_F16) return simd_quant_f16((const uint8_t *)from + 2 * i);
+    return tsri_float_of_bits((uint32_t)((const uint16_t *)(const void *)from)[i] << 16);
+}
+
+// Moves on to the group of column `at`, if that is the next one.
+SIMD_INLINE void simd_quant_find(struct simd_quant_beside *beside, tsr_quant_format format,
+                                 const struct tsri_quant_rows *q, int64_t at) {
+    const int64_t i = beside->group;
+    if (!tsri_quant_block(format).has_scales || at < beside->end) return;
+    beside->group++;
+    beside->end += q->group;
+    if (format == TSR_QUANT_MXFP4) {
+        beside->s.power = ((const uint8_t *)beside->scale)[i];
+        return;
+    }
+    beside->s.scale = simd_quant_load(beside->dtype, beside->scale, i);
+    if (beside->zero != NULL) beside->s.zero = simd_quant_load(beside->dtype, beside->zero, i);
+    if (beside->minimum != NULL)
+        beside->s.minimum = simd_quant_load(beside->dtype, beside->minimum, i);
 }
 
 #endif

@@ -82,10 +82,7 @@ static bool set_dtype(struct pass *pass) {
     for (int s = 0; spec->slots[s].name != NULL; s++) {
         if (pass->bound[s] == NULL) continue;
         tsr_dtype got = pass->bound[s]->tensor.dtype;
-        const enum slot_kind kind = case_kind(&pass->c, s);
-        const tsr_dtype integer = kind == SLOT_I32  ? TSR_I32
-                                  : kind == SLOT_U8 ? TSR_U8
-                                                    : TSR_DTYPE_NONE;
+        const tsr_dtype integer = case_integer(&pass->c, s);
         if (got != integer && (integer != TSR_DTYPE_NONE || got == TSR_I32 || got == TSR_U8))
             return apply_fail(pass->apply, EXIT_USAGE, "%s: %s.dtype is %s, expected %s", spec->op,
                               spec->slots[s].name, tsr_dtype_name(got),

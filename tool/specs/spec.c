@@ -52,9 +52,17 @@ tsr_dtype case_slot_dtype(const struct op_case *c, int slot) {
     switch (case_kind(c, slot)) {
     case SLOT_SMALL: return c->small_dtype;
     case SLOT_F32: return c->dtype == TSR_F64 ? TSR_F64 : TSR_F32;
+    case SLOT_I32:
+    case SLOT_U8: return case_integer(c, slot);
+    default: return c->dtype;
+    }
+}
+
+tsr_dtype case_integer(const struct op_case *c, int slot) {
+    switch (case_kind(c, slot)) {
     case SLOT_I32: return TSR_I32;
     case SLOT_U8: return TSR_U8;
-    default: return c->dtype;
+    default: return TSR_DTYPE_NONE;
     }
 }
 

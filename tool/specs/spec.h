@@ -189,6 +189,8 @@ double case_real(const struct op_case *c, const char *name);
 tsr_dtype case_slot_dtype(const struct op_case *c, int slot);
 enum slot_role case_role(const struct op_case *c, int slot);
 enum slot_kind case_kind(const struct op_case *c, int slot);
+tsr_dtype case_integer(const struct op_case *c,
+                       int slot); // the dtype of a slot of integers; else NONE
 // An eighth of the rounding error of a slot's dtype, if that has 16 bits; else 0.
 double eighth_of_rounding(const struct op_case *c, int slot);
 int64_t case_numel(const struct op_case *c, int slot);   // INT64_MAX if there are more

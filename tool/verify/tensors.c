@@ -240,9 +240,10 @@ bool tensors_create_f64(struct tensors *t, const struct op_case *c) {
     memset(t->c.tensor, 0, sizeof t->c.tensor);
     for (int s = 0; c->spec->slots[s].name != NULL; s++)
         if (c->is_present[s]) {
-            const enum slot_kind kind = case_kind(c, s);
-            tsr_dtype dtype = kind == SLOT_I32 ? TSR_I32 : kind == SLOT_U8 ? TSR_U8 : TSR_F64;
-            if (!create_slot(t, s, dtype, LAYOUT_CONTIGUOUS, false, NULL)) return false;
+            const tsr_dtype integer = case_integer(c, s);
+            if (!create_slot(t, s, integer != TSR_DTYPE_NONE ? integer : TSR_F64, LAYOUT_CONTIGUOUS,
+                             false, NULL))
+                return false;
         }
     return true;
 }

@@ -97,8 +97,7 @@ static tsr_status check(const tsr_context *ctx, const tsr_dequantize_args *given
                                              .format = args->quant,
                                              .group = args->group};
     TSRI_TRY(tsri_check_quant_format(op, args->quant));
-    TSRI_TRY(tsri_check_rows(op, "x", &args->x, TSRI_IN, &p->x.x));
-    TSRI_TRY(tsri_check_dtype(op, "x", &args->x, TSR_U8));
+    TSRI_TRY(tsri_check_quant_rows(op, &fields, &p->x));
     TSRI_TRY(check_list(args, p));
     TSRI_TRY(check_y(args, p));
     TSRI_TRY(tsri_check_quant_bytes(op, &fields, "y", args->y.ndim - 1, p->y.cols, &p->x));

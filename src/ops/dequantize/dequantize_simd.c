@@ -25,30 +25,38 @@ SIMD_INLINE void put(tsr_dtype dtype, const struct simd_quant_unit *u, void *y, 
 
 // ---- Rows ---------------------------------------------------------------------------------------
 
-static void put_unit(const struct dequantize_problem *p, int64_t source, int64_t row, int64_t col,
+static void put_unit(const struct dequantize_problem *p, const struct simd_quant_unit *u, void *y,
                      int64_t n) {
-    char *y = (char *)tsri_row(&p->y, row) + col * tsri_dtype_bytes(p->y.dtype);
-    const struct tsri_quant_scales s = tsri_quant_scales(&p->x, source, col / p->x.group);
-    struct simd_quant_unit u;
-    simd_quant_read(&u, p->x.format, tsri_row(&p->x.x, source), col, n, &s);
     switch (p->y.dtype) {
-    case TSR_BF16: put(TSR_BF16, &u, y, n); break;
-    case TSR_F16: put(TSR_F16, &u, y, n); break;
-    default: put(TSR_F32, &u, y, n);
+    case TSR_BF16: put(TSR_BF16, u, y, n); break;
+    case TSR_F16: put(TSR_F16, u, y, n); break;
+    default: put(TSR_F32, u, y, n);
+    }
+}
+
+// Columns [first, last) of a row.
+static void put_row(const struct dequantize_problem *p, int64_t source, int64_t row, int64_t first,
+                    int64_t last) {
+    const struct tsri_quant_rows *x = &p->x;
+    const int64_t bytes = tsri_dtype_bytes(p->y.dtype);
+    char *y = tsri_row(&p->y, row);
+    if (source < 0) {
+        memset(y + first * bytes, 0, (size_t)((last - first) * bytes));
+        return;
+    }
+    struct simd_quant_beside beside = simd_quant_beside(x->format, x, source, first);
+    for (int64_t col = first; col < last; col += QUANT_UNIT) {
+        const int64_t n = tsri_min(last - col, QUANT_UNIT);
+        struct simd_quant_unit u;
+        simd_quant_find(&beside, x->format, x, col);
+        simd_quant_read(&u, x->format, tsri_row(&x->x, source), col, n, &beside.s);
+        put_unit(p, &u, y + col * bytes, n);
     }
 }
 
 static void dequantize(const struct dequantize_problem *p, const struct tsri_piece *piece) {
-    const int64_t bytes = tsri_dtype_bytes(p->y.dtype);
-    for (int64_t row = piece->first_row; row < piece->last_row; row++) {
-        const int64_t source = dequantize_source(p, row);
-        if (source < 0)
-            memset((char *)tsri_row(&p->y, row) + piece->first_col * bytes, 0,
-                   (size_t)((piece->last_col - piece->first_col) * bytes));
-        for (int64_t col = piece->first_col; source >= 0 && col < piece->last_col;
-             col += QUANT_UNIT)
-            put_unit(p, source, row, col, tsri_min(piece->last_col - col, QUANT_UNIT));
-    }
+    for (int64_t row = piece->first_row; row < piece->last_row; row++)
+        put_row(p, dequantize_source(p, row), row, piece->first_col, piece->last_col);
 }
 
 const struct dequantize_kernels TSRI_KERNEL_TABLE(dequantize) = {.dequantize = dequantize};

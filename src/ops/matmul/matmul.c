@@ -161,9 +161,7 @@ static tsr_status check_epilogue(const char *op, tsr_matmul_forward_args *args,
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: math is %d, expected a tsr_matmul_math below %d", op, (int)args->math,
                          (int)TSR_MATMUL_MATH_COUNT);
-    if (args->accumulate && args->c.dtype != TSR_F32 && args->c.dtype != TSR_F64)
-        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: c.dtype is %s under accumulate, expected f32",
-                         op, tsr_dtype_name(args->c.dtype));
+    TSRI_TRY(matmul_check_accumulate(op, "c", &args->c, args->accumulate));
     p->activation = args->activation;
     p->is_accumulating = args->accumulate != 0;
     TSRI_TRY(TSRI_CHECK_FLAG(op, args, alpha));

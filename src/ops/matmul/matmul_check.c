@@ -198,3 +198,10 @@ tsr_status matmul_check_bias_up(const char *op, const tsr_tensor *bias_up, const
     if (!tsri_is_present(bias_up) || tsri_is_present(b_up)) return TSR_OK;
     return tsri_fail(TSR_INVALID_ARGUMENT, "%s: bias_up is given without b_up, expected both", op);
 }
+
+tsr_status matmul_check_accumulate(const char *op, const char *field, const tsr_tensor *c,
+                                   int32_t accumulate) {
+    if (!accumulate || c->dtype == TSR_F32 || c->dtype == TSR_F64) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s under accumulate, expected f32", op,
+                     field, tsr_dtype_name(c->dtype));
+}

@@ -39,6 +39,10 @@ tsr_status matmul_check_activation(const char *op, tsr_activation activation,
 // Checks that bias_up has a product to be added to.
 tsr_status matmul_check_bias_up(const char *op, const tsr_tensor *bias_up, const tsr_tensor *b_up);
 
+// Checks the dtype of an output that the call adds to, if it does.
+tsr_status matmul_check_accumulate(const char *op, const char *field, const tsr_tensor *c,
+                                   int32_t accumulate);
+
 // Checks a scale of the fp8 operand `of`: one element, or one for each block of rows x cols, by its rank. Absent scales
 // pass.
 tsr_status matmul_check_scale(const char *op, const char *field, tsr_tensor *t,

@@ -137,13 +137,6 @@ static tsr_status check_matrices(const char *op, const char *field, tsr_tensor *
     return matmul_check_matrix(op, field, t, role, p, rows, cols, is_transposed, matrix);
 }
 
-static tsr_status check_accumulate(const char *op, const char *field, const tsr_tensor *c,
-                                   int32_t accumulate) {
-    if (!accumulate || c->dtype == TSR_F32 || c->dtype == TSR_F64) return TSR_OK;
-    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s under accumulate, expected f32", op,
-                     field, tsr_dtype_name(c->dtype));
-}
-
 // On the CPU: checks that offsets are within [0, rows] and do not decrease.
 static tsr_status check_starts(const tsr_context *ctx, const char *op,
                                const struct matmul_problem *p) {
@@ -279,7 +272,7 @@ static tsr_status check_forward(const tsr_context *ctx,
     }
     TSRI_TRY(check_rows(op, "c", &args->c, TSRI_OUT, p, &p->m, &p->n, false, &p->c));
     TSRI_TRY(matmul_check_side(op, "c", &args->c, &args->a, &args->c, &args->bias, &args->bias_up));
-    TSRI_TRY(check_accumulate(op, "c", &args->c, args->accumulate));
+    TSRI_TRY(matmul_check_accumulate(op, "c", &args->c, args->accumulate));
     TSRI_TRY(matmul_check_bias_up(op, &args->bias_up, &args->b_up));
     TSRI_TRY(
         check_bias(op, "bias", &args->bias, args, p, &p->bias, &p->bias_dtype, &p->groups.bias));
@@ -346,7 +339,7 @@ static tsr_status check_backward(const tsr_context *ctx,
     TSRI_TRY(check_matrices(op, "db", &args->db, TSRI_OUT, p, p->m, p->n, false, &p->c));
     TSRI_TRY(matmul_check_rows_contiguous(op, "db", &p->c, p->n));
     TSRI_TRY(matmul_check_side_dtype(op, "db", &args->db, "a", &args->a));
-    TSRI_TRY(check_accumulate(op, "db", &args->db, args->accumulate));
+    TSRI_TRY(matmul_check_accumulate(op, "db", &args->db, args->accumulate));
     p->is_accumulating = args->accumulate != 0;
     TSRI_TRY(TSRI_CHECK_FLAG(op, args, alpha));
     p->alpha = args->has_alpha ? args->alpha : 1.0f;

@@ -151,10 +151,6 @@ struct matmul_kernels {
                    int64_t k_stride, const void *b, int64_t row, int64_t col, float *acc,
                    int64_t stride);
 
-    // Steps [step, step + depth) of `rows` quantised columns of b, of k steps, from column `col` on, as rows of floats.
-    void (*widen_quant)(const struct tsri_quant_rows *q, int64_t col, int64_t rows, int64_t step,
-                        int64_t depth, int64_t k, float *to, int64_t stride);
-
     // g = dc act'(preact) for one row of n elements of one dtype.
     void (*activation_grad)(tsr_dtype dtype, tsr_activation kind, const void *dc,
                             const void *preact, void *g, int64_t n);
@@ -314,10 +310,6 @@ float matmul_scale_at(const struct matmul_matrix *scale, int64_t i, int64_t j);
 void matmul_scale_a(const struct matmul_matrix *scale, int64_t row, int64_t m, int64_t step,
                     int64_t depth, int64_t mr, float *panels);
 // `depth` steps of nr columns of b from (step, col) on; the valid columns are in one block of 128.
-// Packs steps of n quantised columns of b, at most nr, as pack_b does.
-void matmul_pack_quant(const struct gemm_kernels *gemm, const struct matmul_kernels *kernels,
-                       const struct tsri_quant_rows *q, int64_t step, int64_t depth, int64_t k,
-                       int64_t col, int64_t n, float *panel);
 void matmul_scale_b(const struct matmul_matrix *scale, int64_t step, int64_t depth, int64_t col,
                     int64_t nr, float *panel);
 

@@ -64,6 +64,7 @@ static tsr_status check_bias(const char *field, tsr_tensor *bias, const tsr_matm
 static tsr_status check_weights(const struct tsri_quant_fields *f,
                                 const tsr_matmul_quant_args *args, int64_t k,
                                 struct tsri_quant_rows *q, struct matmul_matrix *matrix) {
+    TSRI_TRY(tsri_check_quant_rows(op, f, q));
     TSRI_TRY(tsri_check_quant_bytes(op, f, "a", args->a.ndim - 1, k, q));
     if (f->x->ndim != 2)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.ndim is %d, expected 2", op, f->name,
@@ -109,9 +110,7 @@ static tsr_status check_epilogue(tsr_matmul_quant_args *args, struct matmul_prob
     TSRI_TRY(matmul_check_bias_up(op, &args->bias_up, &args->b_up));
     TSRI_TRY(check_bias("bias", &args->bias, args, p->n, &p->bias, &p->bias_dtype));
     TSRI_TRY(check_bias("bias_up", &args->bias_up, args, p->n, &p->bias_up, &p->bias_up_dtype));
-    if (args->accumulate && args->c.dtype != TSR_F32 && args->c.dtype != TSR_F64)
-        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: c.dtype is %s under accumulate, expected f32",
-                         op, tsr_dtype_name(args->c.dtype));
+    TSRI_TRY(matmul_check_accumulate(op, "c", &args->c, args->accumulate));
     TSRI_TRY(TSRI_CHECK_FLAG(op, args, alpha));
     p->activation = args->activation;
     p->is_accumulating = args->accumulate != 0;

@@ -9,10 +9,18 @@ struct matmul_quant_kernels {
     // m rows of fp32 a by columns [col, col + n) of b, of k steps; overwrites acc (m x n, `stride` floats per row).
     void (*few)(const struct tsri_quant_rows *q, int64_t col, int64_t n, int64_t k, int64_t m,
                 const float *a, int64_t a_stride, float *acc, int64_t stride);
+    // Steps [step, step + depth) of k of columns [col, col + n) of b, as rows of floats.
+    void (*widen)(const struct tsri_quant_rows *q, int64_t col, int64_t n, int64_t step,
+                  int64_t depth, int64_t k, float *to, int64_t stride);
 };
 TSRI_DECLARE_KERNELS(matmul_quant)
 
 // matmul_quant_cpu.c
+struct gemm_kernels;
+// Packs steps of n columns of b, or of b_up, at most nr, as pack_b does.
+void matmul_pack_quant(const struct gemm_kernels *gemm, const struct matmul_quant_kernels *kernels,
+                       const struct matmul_problem *p, bool is_up, int64_t step, int64_t depth,
+                       int64_t col, int64_t n, float *panel);
 const char *matmul_quant_prefer(const void *problem, const struct tsri_limits *limits);
 bool matmul_quant_is_skinny(const void *problem, const struct tsri_limits *limits);
 void matmul_quant_plan_skinny(const void *problem, const struct tsri_limits *, struct tsri_plan *);

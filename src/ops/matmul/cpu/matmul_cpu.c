@@ -8,6 +8,7 @@
 
 #include "cpu/gemm.h"
 #include "ops/matmul/matmul_groups.h"
+#include "ops/matmul/matmul_quantised.h"
 
 enum {
     ROWS_OF_PACK_TASK = 4, // panels of A
@@ -24,6 +25,7 @@ struct work {
     const struct tsri_plan *plan;
     const struct gemm_kernels *gemm;
     const struct matmul_kernels *kernels;
+    const struct matmul_quant_kernels *quant;
     enum matmul_b_source source;
     struct matmul_layout layout;
     float *shared;  // panels of b, then of b_up: [batch][panel][k][nr]; or of a, see shared_rows
@@ -56,8 +58,7 @@ static void pack_task(void *arg, int64_t index, int thread) {
     int64_t n = tsri_min(nr, w->first_col + w->num_cols - col);
     float *panel = shared_panel(w, batch, col, is_up) + step * nr;
     if (p->quant.format != TSR_QUANT_NONE) {
-        matmul_pack_quant(w->gemm, w->kernels, is_up ? &p->quant_up : &p->quant, step, depth, p->k,
-                          col, n, panel);
+        matmul_pack_quant(w->gemm, w->quant, p, is_up, step, depth, col, n, panel);
         return;
     }
     w->gemm->pack_b(b.dtype, matmul_at(&b, step, col), b.row, b.col, depth, n, panel);
@@ -147,8 +148,8 @@ static void pack_b(const struct work *w, const struct block *t, bool is_up, int6
             int64_t steps = tsri_min(most, depth - i), n = tsri_min(nr, t->n - j);
             float *panel = t->panels + j * depth + i * nr;
             if (t->p.quant.format != TSR_QUANT_NONE)
-                matmul_pack_quant(w->gemm, w->kernels, is_up ? &t->p.quant_up : &t->p.quant,
-                                  step + i, steps, t->p.k, t->col + j, n, panel);
+                matmul_pack_quant(w->gemm, w->quant, &t->p, is_up, step + i, steps, t->col + j, n,
+                                  panel);
             else if (matmul_is_listed(&t->p.groups.of_b))
                 matmul_pack_listed_b(w->gemm, &t->p, step + i, steps, t->col + j, n, panel);
             else
@@ -285,6 +286,7 @@ static tsr_status run_tiled(tsr_context *ctx, const struct matmul_problem *p,
                      .plan = plan,
                      .gemm = gemm_kernels(isa),
                      .kernels = matmul_kernels(isa),
+                     .quant = matmul_quant_kernels(isa),
                      .source = source,
                      .shared = workspace};
     w.layout = matmul_layout(p, plan, source, is_blocked);
@@ -364,6 +366,7 @@ tsr_status matmul_grouped_tiled_run(tsr_context *ctx, const void *problem,
                  .plan = plan,
                  .gemm = gemm_kernels(isa),
                  .kernels = matmul_kernels(isa),
+                 .quant = matmul_quant_kernels(isa),
                  .source = MATMUL_PRIVATE_PANELS,
                  .layout = matmul_layout(&equal, plan, MATMUL_PRIVATE_PANELS, false)},
         .p = problem};

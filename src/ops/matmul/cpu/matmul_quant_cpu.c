@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Few rows by quantised weights on the CPU: a task is some columns of c, for all rows.
+// Quantised weights on the CPU: panels of b for matmul's tiles, and few rows, where a task is some columns of c for all rows.
 #include "cpu/gemm.h"
 #include "ops/matmul/matmul_quantised.h"
 
@@ -7,6 +7,21 @@ enum {
     LEAST_COLS = 16, // of a task
     TASKS = 8,       // per thread
 };
+
+void matmul_pack_quant(const struct gemm_kernels *gemm, const struct matmul_quant_kernels *kernels,
+                       const struct matmul_problem *p, bool is_up, int64_t step, int64_t depth,
+                       int64_t col, int64_t n, float *panel) {
+    enum { UNIT = 32, MOST_COLS = 64 };
+    const struct tsri_quant_rows *q = is_up ? &p->quant_up : &p->quant;
+    _Alignas(64) float rows[MOST_COLS * UNIT];
+    for (int64_t at = step, steps; at < step + depth; at += steps) {
+        steps = tsri_min(UNIT - at % UNIT, step + depth - at);
+        kernels->widen(q, col, n, at, steps, p->k, rows, UNIT);
+        gemm->pack_b(TSR_F32, rows, 1, UNIT, steps, n, panel + (at - step) * gemm->nr);
+    }
+}
+
+// ---- Few rows -----------------------------------------------------------------------------------
 
 bool matmul_quant_is_skinny(const void *problem, const struct tsri_limits *limits) {
     const struct matmul_problem *p = problem;

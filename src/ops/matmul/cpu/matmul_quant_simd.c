@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Few rows of a by quantised columns of b, compiled once per instruction set: 32 numbers of a column at a time, made in registers
-// and multiplied by those of up to four rows.
+// Quantised columns of b, compiled once per instruction set: as rows of floats for matmul's panels, or by few rows of a, where 32
+// numbers of a column at a time are made in registers and multiplied by those of up to four rows.
 // Floor: b's bytes read once.
 // Limit: making numbers of codes. Figures: docs/kernels/matmul_quant.md.
 #include "cpu/simd_nan.h"
@@ -9,47 +9,8 @@
 
 enum { ROWS = 4, VECTORS = QUANT_UNIT / VL };
 
-// The scales beside a column, those of the present group in s.
-struct beside {
-    struct tsri_quant_scales s;
-    const char *scale, *zero, *minimum; // NULL: absent
-    tsr_dtype dtype;
-    int64_t group, end; // the next group, and where this one ends
-};
-
-static struct beside beside_column(const struct tsri_quant_rows *q, int64_t col) {
-    struct beside beside = {.dtype = q->scale.dtype};
-    if (q->scale.dtype != TSR_DTYPE_NONE) beside.scale = tsri_row(&q->scale, col);
-    if (q->zero.dtype != TSR_DTYPE_NONE) beside.zero = tsri_row(&q->zero, col);
-    if (q->minimum.dtype != TSR_DTYPE_NONE) beside.minimum = tsri_row(&q->minimum, col);
-    beside.s.has_zero = beside.zero != NULL;
-    beside.s.has_minimum = beside.minimum != NULL;
-    return beside;
-}
-
-SIMD_INLINE float load_beside(tsr_dtype dtype, const char *from, int64_t i) {
-    if (dtype == TSR_F32) return ((const float *)(const void *)from)[i];
-    if (dtype == TSR_F16) return simd_quant_f16((const uint8_t *)from + 2 * i);
-    return tsri_float_of_bits((uint32_t)((const uint16_t *)(const void *)from)[i] << 16);
-}
-
-SIMD_INLINE void find_scales(tsr_quant_format format, const struct tsri_quant_rows *q, int64_t at,
-                             struct beside *beside) {
-    const int64_t i = beside->group;
-    if (!tsri_quant_block(format).has_scales || at < beside->end) return;
-    beside->group++;
-    beside->end += format == TSR_QUANT_MXFP4 ? QUANT_UNIT : q->group;
-    if (format == TSR_QUANT_MXFP4) {
-        beside->s.power = ((const uint8_t *)beside->scale)[i];
-        return;
-    }
-    beside->s.scale = load_beside(beside->dtype, beside->scale, i);
-    if (beside->zero != NULL) beside->s.zero = load_beside(beside->dtype, beside->zero, i);
-    if (beside->minimum != NULL) beside->s.minimum = load_beside(beside->dtype, beside->minimum, i);
-}
-
 // The n numbers, beyond them any, of unit `part` of a block.
-SIMD_INLINE void load_unit(tsr_quant_format format, const struct beside *beside,
+SIMD_INLINE void load_unit(tsr_quant_format format, const struct simd_quant_beside *beside,
                            const uint8_t *block, int part, int64_t n, vf w[VECTORS]) {
     struct simd_quant_unit u;
     simd_quant_read_unit(&u, format, block, part, n, &beside->s);
@@ -68,8 +29,7 @@ SIMD_INLINE void column(tsr_quant_format format, const struct tsri_quant_rows *q
     vf sum[ROWS][2], w[VECTORS];
     const struct tsri_quant_block shape = tsri_quant_block(format);
     const uint8_t *block = tsri_row(&q->x, col);
-    struct beside beside = {.end = 0};
-    if (shape.has_scales) beside = beside_column(q, col);
+    struct simd_quant_beside beside = simd_quant_beside(format, q, col, 0);
     int64_t at = 0;
     for (int r = 0; r < m; r++) sum[r][0] = sum[r][1] = vf_set1(0);
     for (; at + shape.cols <= k; block += shape.bytes)
@@ -78,7 +38,7 @@ SIMD_INLINE void column(tsr_quant_format format, const struct tsri_quant_rows *q
             const uintptr_t unit =
                 (uintptr_t)block + (uintptr_t)(part * QUANT_UNIT * shape.bytes / shape.cols);
             __builtin_prefetch(simd_far_line(unit), 0);
-            find_scales(format, q, at, &beside);
+            simd_quant_find(&beside, format, q, at);
             load_unit(format, &beside, block, part, QUANT_UNIT, w);
             for (int v = 0; v < VECTORS; v++)
                 for (int r = 0; r < m; r++)
@@ -87,7 +47,7 @@ SIMD_INLINE void column(tsr_quant_format format, const struct tsri_quant_rows *q
         }
     if (at < k) { // of int8 and int4
         float numbers[QUANT_UNIT];
-        find_scales(format, q, at, &beside);
+        simd_quant_find(&beside, format, q, at);
         load_unit(format, &beside, block, 0, k - at, w);
         for (int v = 0; v < VECTORS; v++) vf_store(numbers + v * VL, w[v]);
         for (int64_t v = 0; at + v < k; v += VL) {
@@ -99,6 +59,29 @@ SIMD_INLINE void column(tsr_quant_format format, const struct tsri_quant_rows *q
     }
     for (int r = 0; r < m; r++) acc[r * stride] = vf_sum_one(vf_one_nan(sum[r][0] + sum[r][1]));
 }
+
+// ---- Columns as rows of floats ------------------------------------------------------------------
+
+static void widen(const struct tsri_quant_rows *q, int64_t col, int64_t rows, int64_t step,
+                  int64_t depth, int64_t k, float *to, int64_t stride) {
+    float unit[QUANT_UNIT];
+    for (int64_t i = 0; i < rows; i++, to += stride) {
+        struct simd_quant_beside beside = simd_quant_beside(q->format, q, col + i, step);
+        for (int64_t at = step, past, n; at < step + depth; at += n) {
+            struct simd_quant_unit u;
+            past = at % QUANT_UNIT;
+            n = tsri_min(QUANT_UNIT - past, step + depth - at);
+            simd_quant_find(&beside, q->format, q, at);
+            simd_quant_read(&u, q->format, tsri_row(&q->x, col + i), at - past,
+                            tsri_min(k - at + past, QUANT_UNIT), &beside.s);
+            for (int64_t v = 0; v < QUANT_UNIT; v += VL)
+                vf_store(unit + v, simd_quant_numbers(&u, v, u.has_zero, u.has_offset));
+            memcpy(to + at - step, unit + past, (size_t)n * sizeof *to);
+        }
+    }
+}
+
+// ---- Few rows of a ------------------------------------------------------------------------------
 
 static void few(const struct tsri_quant_rows *q, int64_t col, int64_t n, int64_t k, int64_t m,
                 const float *a, int64_t a_stride, float *acc, int64_t stride) {
@@ -127,4 +110,4 @@ static void few(const struct tsri_quant_rows *q, int64_t col, int64_t n, int64_t
         }
 }
 
-const struct matmul_quant_kernels TSRI_KERNEL_TABLE(matmul_quant) = {.few = few};
+const struct matmul_quant_kernels TSRI_KERNEL_TABLE(matmul_quant) = {.few = few, .widen = widen};

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scales of fp8 operands on the CPU. They are applied to operands that have been widened to fp32 and packed, so every
 // tiled variant multiplies fp8 like f32.
-#include "cpu/gemm.h"
 #include "ops/matmul/matmul_problem.h"
 
 float matmul_scale_at(const struct matmul_matrix *scale, int64_t i, int64_t j) {
@@ -36,19 +35,5 @@ void matmul_scale_b(const struct matmul_matrix *scale, int64_t step, int64_t dep
         float factor = matmul_scale_at(scale, at / MATMUL_SCALE_BLOCK, col / MATMUL_SCALE_BLOCK);
         for (int64_t i = 0; i < run * nr; i++) panel[i] *= factor;
         panel += run * nr;
-    }
-}
-
-// ---- Quantised columns of b ---------------------------------------------------------------------
-
-void matmul_pack_quant(const struct gemm_kernels *gemm, const struct matmul_kernels *kernels,
-                       const struct tsri_quant_rows *q, int64_t step, int64_t depth, int64_t k,
-                       int64_t col, int64_t n, float *panel) {
-    enum { UNIT = 32, MOST_COLS = 64 };
-    _Alignas(64) float rows[MOST_COLS * UNIT];
-    for (int64_t at = step, steps; at < step + depth; at += steps) {
-        steps = tsri_min(UNIT - at % UNIT, step + depth - at);
-        kernels->widen_quant(q, col, n, at, steps, k, rows, UNIT);
-        gemm->pack_b(TSR_F32, rows, 1, UNIT, steps, n, panel + (at - step) * gemm->nr);
     }
 }

@@ -8,7 +8,6 @@
 #include "cpu/simd_elements.h"
 #include "cpu/simd_fp8.h"
 #include "cpu/simd_nan.h"
-#include "cpu/simd_quant.h"
 #include "ops/matmul/matmul_problem.h"
 
 // ---- Epilogue ---------------------------------------------------------------------------------
@@ -231,34 +230,6 @@ static void skinny(tsr_dtype dtype, bool is_far, int64_t m, int64_t n, int64_t k
                      stride);
 }
 
-// ---- Quantised columns of b ---------------------------------------------------------------------
-
-static void widen_unit(const struct tsri_quant_rows *q, int64_t col, int64_t step, int64_t n,
-                       float to[QUANT_UNIT]) {
-    const struct tsri_quant_scales s = tsri_quant_scales(q, col, step / q->group);
-    struct simd_quant_unit u;
-    simd_quant_read(&u, q->format, tsri_row(&q->x, col), step, n, &s);
-#define WIDEN(has_zero, has_offset)                                                                \
-    for (int64_t i = 0; i < QUANT_UNIT; i += VL)                                                   \
-    vf_store(to + i, simd_quant_numbers(&u, i, has_zero, has_offset))
-    if (u.has_zero)
-        WIDEN(true, u.has_offset);
-    else
-        WIDEN(false, u.has_offset);
-}
-
-static void widen_quant(const struct tsri_quant_rows *q, int64_t col, int64_t rows, int64_t step,
-                        int64_t depth, int64_t k, float *to, int64_t stride) {
-    float unit[QUANT_UNIT];
-    for (int64_t i = 0; i < rows; i++, to += stride)
-        for (int64_t at = step, past, n; at < step + depth; at += n) {
-            past = at % QUANT_UNIT;
-            n = tsri_min(QUANT_UNIT - past, step + depth - at);
-            widen_unit(q, col + i, at - past, tsri_min(k - at + past, QUANT_UNIT), unit);
-            memcpy(to + at - step, unit + past, (size_t)n * sizeof *to);
-        }
-}
-
 // ---- Backward ---------------------------------------------------------------------------------
 
 static void activation_grad(tsr_dtype dtype, tsr_activation kind, const void *dc,
@@ -343,20 +314,18 @@ static void outer(tsr_dtype dtype, int64_t m, int64_t n, int64_t k, const void *
     const int64_t size = simd_bytes(c_dtype);
     for (int64_t j = 0; j < n; j += OUTER_COLS) {
         const int64_t cols = n - j < OUTER_COLS ? n - j : OUTER_COLS;
-        for (int64_t s = 0; s < k; s++)
-            for (int64_t at = 0; at < cols + VL; at += VL)
-                vf_store_n(o.b[s] + at,
-                           at < cols
-                               ? vf_load_as_n(dtype, b[s], j + at, cols - at < VL ? cols - at : VL)
-                               : vf_set1(0),
-                           cols + VL - at < VL ? cols + VL - at : VL);
+        for (int64_t s = 0; s < k; s++) {
+            for (int64_t at = 0; at < cols; at += VL)
+                vf_store(o.b[s] + at,
+                         vf_load_as_n(dtype, b[s], j + at, cols - at < VL ? cols - at : VL));
+            vf_store(o.b[s] + cols, vf_set1(0));
+        }
         for (int64_t i = 0; i < m; i += OUTER_ROWS) {
             const int64_t rows = m - i < OUTER_ROWS ? m - i : OUTER_ROWS;
             for (int64_t s = 0; s < k; s++)
-                for (int64_t at = 0; at < rows; at += VL) {
-                    const int64_t lanes = rows - at < VL ? rows - at : VL;
-                    vf_store_n(o.a[s] + at, vf_load_as_n(dtype, a[s], i + at, lanes), lanes);
-                }
+                for (int64_t at = 0; at < rows; at += VL)
+                    vf_store(o.a[s] + at,
+                             vf_load_as_n(dtype, a[s], i + at, rows - at < VL ? rows - at : VL));
             outer_rows(c_dtype, &o, rows, cols, k, c + i * stride + j * size, stride,
                        is_accumulating, is_streaming);
         }
@@ -383,7 +352,6 @@ static void clear(char *to, int64_t rows, int64_t stride, int64_t bytes) {
 const struct matmul_kernels TSRI_KERNEL_TABLE(matmul) = {
     .finish = finish,
     .skinny = skinny,
-    .widen_quant = widen_quant,
     .activation_grad = activation_grad,
     .add_row = add_row,
     .outer = outer,

@@ -24,17 +24,17 @@ struct tsri_cuda_program matmul_cuda_lines8_program(void) {
 }
 
 // A copy depends on the size of elements only, unless it makes f32 of 16 bits.
+struct tsri_cuda_program matmul_cuda_copy_program(tsr_dtype dtype) {
+    if (tsr_dtype_bytes(dtype) == 1) return matmul_cuda_lines8_program();
+    return tsri_cuda_dtype_program("ops/matmul/cuda/matmul_copy.cu", "matmul_copy",
+                                   dtype == TSR_F32 ? TSR_F32 : TSR_BF16);
+}
+
 struct tsri_cuda_program matmul_cuda_widening_program(tsr_dtype from) {
     struct tsri_cuda_program program = matmul_cuda_copy_program(TSR_F32);
     program.defines[program.num_defines].name = "SOURCE";
     program.defines[program.num_defines++].value = (int)from;
     return program;
-}
-
-struct tsri_cuda_program matmul_cuda_copy_program(tsr_dtype dtype) {
-    if (tsr_dtype_bytes(dtype) == 1) return matmul_cuda_lines8_program();
-    return tsri_cuda_dtype_program("ops/matmul/cuda/matmul_copy.cu", "matmul_copy",
-                                   dtype == TSR_F32 ? TSR_F32 : TSR_BF16);
 }
 
 // ---- Copies -----------------------------------------------------------------------------------
