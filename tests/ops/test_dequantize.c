@@ -24,7 +24,6 @@ struct call {
     bool has_zero, has_minimum, has_list;
 };
 
-static int below(uint64_t *random, int limit) { return (int)(test_bits(random) % (uint64_t)limit); }
 static bool is_of_groups(const struct call *c) {
     return c->format == TSR_QUANT_INT8 || c->format == TSR_QUANT_INT4;
 }
@@ -39,19 +38,19 @@ static void fill(const struct call *c, uint64_t *random) {
     const int bytes = bytes_of(c), groups = groups_of(c);
     memset(&in, POISON, sizeof in);
     for (int r = 0; r < c->rows; r++)
-        in.list[r * c->step] = below(random, 8) == 0 ? -1 : below(random, c->sources);
+        in.list[r * c->step] = test_below(random, 8) == 0 ? -1 : test_below(random, c->sources);
     for (int r = 0; r < c->rows; r++) {
         const int source = c->has_list ? in.list[r * c->step] : r;
         if (source < 0) continue;
         for (int i = 0; i < bytes; i++)
-            in.x[source * c->x_stride + i] = (uint8_t)below(random, 256);
+            in.x[source * c->x_stride + i] = (uint8_t)test_below(random, 256);
         for (int g = 0; g < groups; g++) {
             const int64_t at = (int64_t)source * c->s_stride + g;
             if (c->format == TSR_QUANT_MXFP4)
-                tsr_store(TSR_U8, in.scale, at, below(random, 256));
+                tsr_store(TSR_U8, in.scale, at, test_below(random, 256));
             else
                 tsr_store(c->scale_dtype, in.scale, at, (double)test_float(random));
-            tsr_store(c->scale_dtype, in.zero, at, below(random, 16));
+            tsr_store(c->scale_dtype, in.zero, at, test_below(random, 16));
             tsr_store(c->scale_dtype, in.minimum, at, (double)test_float(random));
         }
     }
@@ -59,45 +58,41 @@ static void fill(const struct call *c, uint64_t *random) {
 
 static struct call draw(uint64_t *random) {
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
-    struct call c = {.dtype = dtypes[below(random, 3)], .scale_dtype = dtypes[below(random, 3)]};
-    c.format = (tsr_quant_format)(1 + below(random, TSR_QUANT_COUNT - 1));
+    struct call c = {.dtype = dtypes[test_below(random, 3)],
+                     .scale_dtype = dtypes[test_below(random, 3)]};
+    c.format = (tsr_quant_format)(1 + test_below(random, TSR_QUANT_COUNT - 1));
     const int unit = is_of_groups(&c) ? 1 : tsr_quant_row_bytes(c.format, UNIT) < 0 ? 256 : UNIT;
-    c.cols = unit * (1 + below(random, COLS / unit));
+    c.cols = unit * (1 + test_below(random, COLS / unit));
     if (is_of_groups(&c)) {
-        c.group = UNIT * below(random, 5);
-        c.has_zero = below(random, 2) == 0;
-        c.has_minimum = below(random, 2) == 0;
+        c.group = UNIT * test_below(random, 5);
+        c.has_zero = test_below(random, 2) == 0;
+        c.has_minimum = test_below(random, 2) == 0;
     }
-    c.has_list = below(random, 2) == 0;
-    c.step = 1 + below(random, 2);
-    c.x_stride = bytes_of(&c) + below(random, 2) * below(random, PAD);
-    c.y_stride = c.cols + below(random, 2) * below(random, PAD);
-    c.s_stride = groups_of(&c) + below(random, 2) * below(random, GROUPS - groups_of(&c));
-    c.sources = 1 + below(random, SOURCES);
-    c.rows = c.has_list ? 1 + below(random, ROWS) : c.sources;
+    c.has_list = test_below(random, 2) == 0;
+    c.step = 1 + test_below(random, 2);
+    c.x_stride = bytes_of(&c) + test_below(random, 2) * test_below(random, PAD);
+    c.y_stride = c.cols + test_below(random, 2) * test_below(random, PAD);
+    c.s_stride = groups_of(&c) + test_below(random, 2) * test_below(random, GROUPS - groups_of(&c));
+    c.sources = 1 + test_below(random, SOURCES);
+    c.rows = c.has_list ? 1 + test_below(random, ROWS) : c.sources;
     fill(&c, random);
     return c;
-}
-
-static tsr_tensor strided(void *data, tsr_dtype dtype, int rows, int cols, int stride) {
-    tsr_tensor t = TSR_TENSOR(data, dtype, rows, cols);
-    t.stride[0] = stride;
-    return t;
 }
 
 static tsr_dequantize_args args_of(const struct call *c, struct outputs *outputs) {
     const int groups = groups_of(c);
     const bool is_mx = c->format == TSR_QUANT_MXFP4;
     tsr_dequantize_args args =
-        TSR_DEQUANTIZE_ARGS(.x = strided(in.x, TSR_U8, c->sources, bytes_of(c), c->x_stride),
-                            .y = strided(outputs->y, c->dtype, c->rows, c->cols, c->y_stride),
+        TSR_DEQUANTIZE_ARGS(.x = test_strided(in.x, TSR_U8, c->sources, bytes_of(c), c->x_stride),
+                            .y = test_strided(outputs->y, c->dtype, c->rows, c->cols, c->y_stride),
                             .quant = c->format, .group = c->group);
     if (is_mx || is_of_groups(c))
-        args.scale =
-            strided(in.scale, is_mx ? TSR_U8 : c->scale_dtype, c->sources, groups, c->s_stride);
-    if (c->has_zero) args.zero = strided(in.zero, c->scale_dtype, c->sources, groups, c->s_stride);
+        args.scale = test_strided(in.scale, is_mx ? TSR_U8 : c->scale_dtype, c->sources, groups,
+                                  c->s_stride);
+    if (c->has_zero)
+        args.zero = test_strided(in.zero, c->scale_dtype, c->sources, groups, c->s_stride);
     if (c->has_minimum)
-        args.minimum = strided(in.minimum, c->scale_dtype, c->sources, groups, c->s_stride);
+        args.minimum = test_strided(in.minimum, c->scale_dtype, c->sources, groups, c->s_stride);
     if (c->has_list) {
         args.x_rows = TSR_TENSOR(in.list, TSR_I32, c->rows);
         args.x_rows.stride[0] = c->step;
@@ -213,8 +208,7 @@ static void random_rows(void **state) {
             const tsr_dequantize_args args = args_of(&c, &out);
             if (!test_has_isa(isa)) continue;
             memset(&out, POISON, sizeof out);
-            assert_ok(tsr_context_create(
-                &TSR_CONTEXT_OPTIONS(.isa = (tsr_isa)isa, .num_threads = 1 + isa), &ctx));
+            ctx = test_context_of(isa, 1 + isa);
             assert_ok(tsr_dequantize(ctx, &args));
             tsr_context_destroy(ctx);
             check(&c);

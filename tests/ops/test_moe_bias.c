@@ -30,8 +30,6 @@ static double weight_of(const struct call *c, int r) {
     return c->has_weights ? (double)in.weights[r * c->step] : 1;
 }
 
-static int below(uint64_t *random, int limit) { return (int)(test_bits(random) % (uint64_t)limit); }
-
 static int by_value(const void *a, const void *b) {
     return (*(const int32_t *)a > *(const int32_t *)b) -
            (*(const int32_t *)a < *(const int32_t *)b);
@@ -41,11 +39,11 @@ static int by_value(const void *a, const void *b) {
 static void fill(const struct call *c, uint64_t *random) {
     int32_t offsets[EXPERTS + 1];
     memset(&in, POISON, sizeof in);
-    for (int e = 0; e <= c->experts; e++) offsets[e] = below(random, c->rows + 1);
+    for (int e = 0; e <= c->experts; e++) offsets[e] = test_below(random, c->rows + 1);
     qsort(offsets, (size_t)c->experts + 1, sizeof *offsets, by_value);
     for (int e = 0; e <= c->experts; e++) in.offsets[e * c->step] = offsets[e];
     for (int r = offsets[0]; r < offsets[c->experts]; r++) {
-        in.tokens[r * c->step] = below(random, c->sources);
+        in.tokens[r * c->step] = test_below(random, c->sources);
         in.weights[r * c->step] = test_float(random);
         for (int i = 0; i < c->cols; i++)
             tsr_store(c->dtype, in.rows, (int64_t)source_of(c, r) * c->stride + i,
@@ -55,26 +53,20 @@ static void fill(const struct call *c, uint64_t *random) {
 
 static struct call draw(uint64_t *random) {
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
-    struct call c = {.dtype = dtypes[below(random, 3)], .step = 1 + below(random, 2)};
-    c.dbias_dtype = below(random, 2) == 0 ? TSR_F32 : c.dtype;
-    c.cols = 1 + below(random, below(random, 2) == 0 ? 40 : COLS);
-    c.stride = c.cols + below(random, 2) * below(random, WIDE - c.cols);
-    c.dstride = c.cols + below(random, 2) * below(random, WIDE - c.cols);
-    c.has_tokens = below(random, 2) == 0;
-    c.has_weights = below(random, 3) != 0;
+    struct call c = {.dtype = dtypes[test_below(random, 3)], .step = 1 + test_below(random, 2)};
+    c.dbias_dtype = test_below(random, 2) == 0 ? TSR_F32 : c.dtype;
+    c.cols = 1 + test_below(random, test_below(random, 2) == 0 ? 40 : COLS);
+    c.stride = c.cols + test_below(random, 2) * test_below(random, WIDE - c.cols);
+    c.dstride = c.cols + test_below(random, 2) * test_below(random, WIDE - c.cols);
+    c.has_tokens = test_below(random, 2) == 0;
+    c.has_weights = test_below(random, 3) != 0;
     const int most = MOST / c.stride;
-    c.sources = 1 + below(random, most < SOURCES ? most : SOURCES);
-    c.rows = 1 + below(random, below(random, 3) == 0 || most < ROWS ? 300 : ROWS);
+    c.sources = 1 + test_below(random, most < SOURCES ? most : SOURCES);
+    c.rows = 1 + test_below(random, test_below(random, 3) == 0 || most < ROWS ? 300 : ROWS);
     if (!c.has_tokens) c.rows = c.sources = c.rows < most ? c.rows : most;
-    c.experts = 1 + below(random, EXPERTS);
+    c.experts = 1 + test_below(random, EXPERTS);
     fill(&c, random);
     return c;
-}
-
-static tsr_tensor strided(void *data, tsr_dtype dtype, int rows, int cols, int stride) {
-    tsr_tensor t = TSR_TENSOR(data, dtype, rows, cols);
-    t.stride[0] = stride;
-    return t;
 }
 
 static tsr_tensor list(void *data, tsr_dtype dtype, int count, int step) {
@@ -85,11 +77,11 @@ static tsr_tensor list(void *data, tsr_dtype dtype, int count, int step) {
 
 static tsr_moe_bias_backward_args args_of(const struct call *c, struct outputs *outputs) {
     tsr_moe_bias_backward_args args =
-        TSR_MOE_BIAS_BACKWARD_ARGS(.rows =
-                                       strided(in.rows, c->dtype, c->sources, c->cols, c->stride),
+        TSR_MOE_BIAS_BACKWARD_ARGS(.rows = test_strided(in.rows, c->dtype, c->sources, c->cols,
+                                                        c->stride),
                                    .offsets = list(in.offsets, TSR_I32, c->experts + 1, c->step),
-                                   .dbias = strided(outputs->dbias, c->dbias_dtype, c->experts,
-                                                    c->cols, c->dstride));
+                                   .dbias = test_strided(outputs->dbias, c->dbias_dtype, c->experts,
+                                                         c->cols, c->dstride));
     if (c->has_tokens) args.row_tokens = list(in.tokens, TSR_I32, c->rows, c->step);
     if (c->has_weights) args.row_weights = list(in.weights, TSR_F32, c->rows, c->step);
     return args;
@@ -138,8 +130,7 @@ static void random_sums(void **state) {
             const tsr_moe_bias_backward_args args = args_of(&c, &out);
             if (!test_has_isa(isa)) continue;
             memset(&out, POISON, sizeof out);
-            assert_ok(tsr_context_create(
-                &TSR_CONTEXT_OPTIONS(.isa = (tsr_isa)isa, .num_threads = 1 + isa), &ctx));
+            ctx = test_context_of(isa, 1 + isa);
             assert_ok(tsr_moe_bias_backward(ctx, &args));
             tsr_context_destroy(ctx);
             check(&c);

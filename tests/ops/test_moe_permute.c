@@ -119,25 +119,25 @@ static void check(const struct call *c) {
     }
 }
 
-static int below(uint64_t *random, int limit) { return (int)(test_bits(random) % (uint64_t)limit); }
-
 static struct call draw(uint64_t *random, int most) {
-    struct call c = {.experts = 1 + below(random, below(random, 8) == 0 ? MOST_EXPERTS : 200)};
-    c.top_k = 1 + below(random, below(random, 8) == 0 ? 60 : 10);
-    c.tokens = below(random, most / c.top_k);
-    c.ids_stride = c.top_k + below(random, 2) * below(random, c.top_k);
-    c.weights_stride = c.top_k + below(random, 2) * below(random, c.top_k);
-    c.rows_stride = c.top_k + below(random, 2) * below(random, c.top_k);
-    if (below(random, 2) == 0) c.capacity = 1 + below(random, 2 * c.tokens / c.experts + 3);
+    struct call c = {.experts =
+                         1 + test_below(random, test_below(random, 8) == 0 ? MOST_EXPERTS : 200)};
+    c.top_k = 1 + test_below(random, test_below(random, 8) == 0 ? 60 : 10);
+    c.tokens = test_below(random, most / c.top_k);
+    c.ids_stride = c.top_k + test_below(random, 2) * test_below(random, c.top_k);
+    c.weights_stride = c.top_k + test_below(random, 2) * test_below(random, c.top_k);
+    c.rows_stride = c.top_k + test_below(random, 2) * test_below(random, c.top_k);
+    if (test_below(random, 2) == 0)
+        c.capacity = 1 + test_below(random, 2 * c.tokens / c.experts + 3);
     c.num_rows = c.tokens * c.top_k;
     if (c.capacity != 0 && c.capacity * c.experts < c.num_rows)
         c.num_rows = (int)c.capacity * c.experts;
-    c.num_rows += below(random, 2) * below(random, 100);
-    const int skew = below(random, 3), few = 1 + below(random, c.experts);
+    c.num_rows += test_below(random, 2) * test_below(random, 100);
+    const int skew = test_below(random, 3), few = 1 + test_below(random, c.experts);
     for (int i = 0; i < c.tokens * 2 * c.top_k; i++) {
-        const int id = below(random, skew == 0 ? c.experts : skew == 1 ? few : 1 + few / 20);
+        const int id = test_below(random, skew == 0 ? c.experts : skew == 1 ? few : 1 + few / 20);
         const uint64_t bits = test_bits(random); // any payload
-        ids[i] = below(random, 9) == 0 ? -1 : id;
+        ids[i] = test_below(random, 9) == 0 ? -1 : id;
         memcpy(&weights[i], &bits, 4);
     }
     return c;
@@ -206,7 +206,7 @@ static void there_and_back(void **state) {
     static float x[TOKENS][HIDDEN], rows[TOKENS * TOP_K][HIDDEN], y[TOKENS][HIDDEN];
     struct call c = {TOKENS, EXPERTS, TOP_K, TOKENS * TOP_K, TOP_K, TOP_K, TOP_K, 0};
     uint64_t random = 5;
-    for (int i = 0; i < TOKENS * TOP_K; i++) ids[i] = below(&random, EXPERTS);
+    for (int i = 0; i < TOKENS * TOP_K; i++) ids[i] = test_below(&random, EXPERTS);
     for (int i = 0; i < TOKENS * TOP_K; i++) weights[i] = 0.25f;
     for (int i = 0; i < TOKENS * HIDDEN; i++) x[i / HIDDEN][i % HIDDEN] = test_float(&random);
     run(&c, NULL, 1);

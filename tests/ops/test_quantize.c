@@ -24,18 +24,17 @@ struct call {
     tsr_activation kind;
 };
 
-static int below(uint64_t *random, int limit) { return (int)(test_bits(random) % (uint64_t)limit); }
 static int blocks_of(const struct call *c) { return (c->cols + BLOCK - 1) / BLOCK; }
 
 // What no row names stays poison: NaN.
 static void fill(const struct call *c, uint64_t *random) {
     memset(&in, POISON, sizeof in);
     for (int r = 0; r < c->rows; r++)
-        in.list[r * c->step] = below(random, 8) == 0 ? -1 : below(random, c->sources);
+        in.list[r * c->step] = test_below(random, 8) == 0 ? -1 : test_below(random, c->sources);
     for (int r = 0; r < c->rows; r++) {
         const int source = c->has_list ? in.list[r * c->step] : r;
         for (int i = 0; i < c->cols && source >= 0; i++) {
-            const double size = ldexp(1, below(random, 24) - 20);
+            const double size = ldexp(1, test_below(random, 24) - 20);
             tsr_store(c->dtype, in.x, (int64_t)source * c->x_stride + i,
                       (double)test_float(random) * size);
             tsr_store(c->dtype, in.up, (int64_t)source * c->up_stride + i,
@@ -46,36 +45,30 @@ static void fill(const struct call *c, uint64_t *random) {
 
 static struct call draw(uint64_t *random) {
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
-    struct call c = {.dtype = dtypes[below(random, 3)], .step = 1 + below(random, 2)};
-    c.to = below(random, 2) == 0 ? TSR_E4M3 : TSR_E5M2;
-    c.cols = 1 + below(random, below(random, 2) == 0 ? 140 : COLS);
-    c.kind = (tsr_activation)below(random, TSR_ACTIVATION_COUNT);
-    c.is_gated = below(random, 2) == 0 || c.kind == TSR_ACTIVATION_SWIGLU_CLAMPED;
-    c.has_list = below(random, 2) == 0;
-    c.x_stride = c.cols + below(random, 2) * below(random, WIDE - c.cols);
-    c.up_stride = c.cols + below(random, 2) * below(random, WIDE - c.cols);
-    c.y_stride = c.cols + below(random, 2) * below(random, WIDE - c.cols);
-    c.s_stride = blocks_of(&c) + below(random, 2) * below(random, SCALES - blocks_of(&c));
-    c.sources = 1 + below(random, SOURCES);
-    c.rows = c.has_list ? 1 + below(random, ROWS) : c.sources;
+    struct call c = {.dtype = dtypes[test_below(random, 3)], .step = 1 + test_below(random, 2)};
+    c.to = test_below(random, 2) == 0 ? TSR_E4M3 : TSR_E5M2;
+    c.cols = 1 + test_below(random, test_below(random, 2) == 0 ? 140 : COLS);
+    c.kind = (tsr_activation)test_below(random, TSR_ACTIVATION_COUNT);
+    c.is_gated = test_below(random, 2) == 0 || c.kind == TSR_ACTIVATION_SWIGLU_CLAMPED;
+    c.has_list = test_below(random, 2) == 0;
+    c.x_stride = c.cols + test_below(random, 2) * test_below(random, WIDE - c.cols);
+    c.up_stride = c.cols + test_below(random, 2) * test_below(random, WIDE - c.cols);
+    c.y_stride = c.cols + test_below(random, 2) * test_below(random, WIDE - c.cols);
+    c.s_stride = blocks_of(&c) + test_below(random, 2) * test_below(random, SCALES - blocks_of(&c));
+    c.sources = 1 + test_below(random, SOURCES);
+    c.rows = c.has_list ? 1 + test_below(random, ROWS) : c.sources;
     fill(&c, random);
     return c;
 }
 
-static tsr_tensor strided(void *data, tsr_dtype dtype, int rows, int cols, int stride) {
-    tsr_tensor t = TSR_TENSOR(data, dtype, rows, cols);
-    t.stride[0] = stride;
-    return t;
-}
-
 static tsr_quantize_args args_of(const struct call *c, struct outputs *outputs) {
     tsr_quantize_args args =
-        TSR_QUANTIZE_ARGS(.x = strided(in.x, c->dtype, c->sources, c->cols, c->x_stride),
-                          .y = strided(outputs->y, c->to, c->rows, c->cols, c->y_stride),
+        TSR_QUANTIZE_ARGS(.x = test_strided(in.x, c->dtype, c->sources, c->cols, c->x_stride),
+                          .y = test_strided(outputs->y, c->to, c->rows, c->cols, c->y_stride),
                           .y_scale =
-                              strided(outputs->s, TSR_F32, c->rows, blocks_of(c), c->s_stride),
+                              test_strided(outputs->s, TSR_F32, c->rows, blocks_of(c), c->s_stride),
                           .kind = c->kind);
-    if (c->is_gated) args.up = strided(in.up, c->dtype, c->sources, c->cols, c->up_stride);
+    if (c->is_gated) args.up = test_strided(in.up, c->dtype, c->sources, c->cols, c->up_stride);
     if (c->has_list) {
         args.x_rows = TSR_TENSOR(in.list, TSR_I32, c->rows);
         args.x_rows.stride[0] = c->step;
@@ -178,8 +171,7 @@ static void random_rows(void **state) {
             const tsr_quantize_args args = args_of(&c, &out);
             if (!test_has_isa(isa)) continue;
             memset(&out, POISON, sizeof out);
-            assert_ok(tsr_context_create(
-                &TSR_CONTEXT_OPTIONS(.isa = (tsr_isa)isa, .num_threads = 1 + isa), &ctx));
+            ctx = test_context_of(isa, 1 + isa);
             assert_ok(tsr_quantize(ctx, &args));
             tsr_context_destroy(ctx);
             check(&c);

@@ -89,6 +89,10 @@ static inline float test_float(uint64_t *state) { // [-4, 4)
     return (float)((double)(test_bits(state) >> 11) * 0x1p-50 - 4.0);
 }
 
+static inline int test_below(uint64_t *state, int limit) { // [0, limit)
+    return (int)(test_bits(state) % (uint64_t)limit);
+}
+
 static inline bool test_all_bytes_are(const void *data, int byte, size_t bytes) {
     const unsigned char *p = data;
     for (size_t i = 0; i < bytes; i++)
@@ -126,6 +130,21 @@ static inline tsr_context *test_context(int num_threads) {
     tsr_context *ctx;
     assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.num_threads = num_threads), &ctx));
     return ctx;
+}
+
+// A context of one instruction set.
+static inline tsr_context *test_context_of(int isa, int num_threads) {
+    tsr_context *ctx;
+    assert_ok(tsr_context_create(
+        &TSR_CONTEXT_OPTIONS(.isa = (tsr_isa)isa, .num_threads = num_threads), &ctx));
+    return ctx;
+}
+
+// Rows that begin `stride` elements apart.
+static inline tsr_tensor test_strided(void *data, tsr_dtype dtype, int rows, int cols, int stride) {
+    tsr_tensor t = TSR_TENSOR(data, dtype, rows, cols);
+    t.stride[0] = stride;
+    return t;
 }
 
 #endif

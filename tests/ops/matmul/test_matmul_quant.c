@@ -17,7 +17,6 @@ struct call {
     bool has_zero;
 };
 
-static int below(uint64_t *random, int limit) { return (int)(test_bits(random) % (uint64_t)limit); }
 static bool is_of_groups(const struct call *c) {
     return c->quant == TSR_QUANT_INT8 || c->quant == TSR_QUANT_INT4;
 }
@@ -35,19 +34,19 @@ static void fill(const struct call *c, uint64_t *random) {
         const bool is_high =
             at == f16 + 1 ||
             (at == 3 && (c->quant == TSR_QUANT_Q4_1 || c->quant == TSR_QUANT_Q4_K));
-        b[i] = (uint8_t)below(random, 256);
+        b[i] = (uint8_t)test_below(random, 256);
         if (c->quant == TSR_QUANT_MXFP4_GGUF)
-            b[i] = at == 0 ? (uint8_t)(120 + below(random, 10)) : b[i];
+            b[i] = at == 0 ? (uint8_t)(120 + test_below(random, 10)) : b[i];
         else if (is_high && !is_of_groups(c) && c->quant != TSR_QUANT_MXFP4)
-            b[i] = (uint8_t)(0x20 + below(random, 0x20));
+            b[i] = (uint8_t)(0x20 + test_below(random, 0x20));
     }
     for (size_t i = 0; i < sizeof scale / sizeof *scale; i++) {
         scale[i] = test_float(random) / 8;
-        zero[i] = (float)below(random, 16);
+        zero[i] = (float)test_below(random, 16);
     }
     if (c->quant == TSR_QUANT_MXFP4) // powers in bytes
         for (size_t i = 0; i < sizeof scale; i++)
-            ((uint8_t *)scale)[i] = (uint8_t)(120 + below(random, 10));
+            ((uint8_t *)scale)[i] = (uint8_t)(120 + test_below(random, 10));
 }
 
 static int groups_of(const struct call *c) {
@@ -56,12 +55,13 @@ static int groups_of(const struct call *c) {
 }
 
 static struct call draw(uint64_t *random) {
-    struct call c = {.quant = (tsr_quant_format)(1 + below(random, TSR_QUANT_COUNT - 1))};
+    struct call c = {.quant = (tsr_quant_format)(1 + test_below(random, TSR_QUANT_COUNT - 1))};
     const int unit = is_of_groups(&c) ? 1 : tsr_quant_row_bytes(c.quant, 32) < 0 ? 256 : 32;
-    c.k = unit * (1 + below(random, MOST_K / unit));
-    c.n = 1 + below(random, MOST_N);
-    c.m = 1 + below(random, below(random, 2) == 0 ? 5 : MOST_M);
-    if (is_of_groups(&c)) c.group = 32 * below(random, 4), c.has_zero = below(random, 2) == 0;
+    c.k = unit * (1 + test_below(random, MOST_K / unit));
+    c.n = 1 + test_below(random, MOST_N);
+    c.m = 1 + test_below(random, test_below(random, 2) == 0 ? 5 : MOST_M);
+    if (is_of_groups(&c))
+        c.group = 32 * test_below(random, 4), c.has_zero = test_below(random, 2) == 0;
     fill(&c, random);
     return c;
 }
@@ -120,8 +120,7 @@ static void random_products(void **state) {
             const tsr_matmul_quant_args args = args_of(&c, 0, c.m, out.c);
             if (!test_has_isa(isa)) continue;
             memset(&out, POISON, sizeof out);
-            assert_ok(tsr_context_create(
-                &TSR_CONTEXT_OPTIONS(.isa = (tsr_isa)isa, .num_threads = 1 + isa), &ctx));
+            ctx = test_context_of(isa, 1 + isa);
             widen(ctx, &args, &c);
             assert_ok(tsr_matmul_quant(ctx, &args));
             tsr_context_destroy(ctx);

@@ -79,27 +79,26 @@ static void rules_by_hand(void **state) {
 
 // ---- Random calls -----------------------------------------------------------------------------
 
-static int below(uint64_t *random, int limit) { return (int)(test_bits(random) % (uint64_t)limit); }
-
 static struct moe_call draw(uint64_t *random) {
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
-    const int each = 2 + below(random, 12);
-    struct moe_call c = {.tokens = 1 + below(random, MOE_TOKENS),
-                         .dtype = dtypes[below(random, 3)]};
-    c.experts = each * (1 + below(random, below(random, 5) == 0 ? 70 : 10));
-    if (below(random, 5) == 0) c.experts = 1 + below(random, 40);
+    const int each = 2 + test_below(random, 12);
+    struct moe_call c = {.tokens = 1 + test_below(random, MOE_TOKENS),
+                         .dtype = dtypes[test_below(random, 3)]};
+    c.experts = each * (1 + test_below(random, test_below(random, 5) == 0 ? 70 : 10));
+    if (test_below(random, 5) == 0) c.experts = 1 + test_below(random, 40);
     const int most = c.experts < MOE_TOP_K ? c.experts : MOE_TOP_K;
-    c.top_k = 1 + below(random, below(random, 2) == 0 ? most : (most + 3) / 4);
-    c.is_sigmoid = below(random, 2) == 0;
-    c.has_bias = below(random, 2) == 0;
-    c.is_raw = below(random, 2) == 0;
-    if (below(random, 2) == 0) c.scaling = test_float(random);
-    if (below(random, 3) == 0) c.round_weights = below(random, 2) == 0 ? TSR_BF16 : TSR_F16;
-    if (c.experts % each == 0 && below(random, 2) == 0) {
+    c.top_k = 1 + test_below(random, test_below(random, 2) == 0 ? most : (most + 3) / 4);
+    c.is_sigmoid = test_below(random, 2) == 0;
+    c.has_bias = test_below(random, 2) == 0;
+    c.is_raw = test_below(random, 2) == 0;
+    if (test_below(random, 2) == 0) c.scaling = test_float(random);
+    if (test_below(random, 3) == 0)
+        c.round_weights = test_below(random, 2) == 0 ? TSR_BF16 : TSR_F16;
+    if (c.experts % each == 0 && test_below(random, 2) == 0) {
         const int least = (c.top_k + each - 1) / each;
         c.num_groups = c.experts / each;
-        c.topk_groups = least + below(random, c.num_groups - least + 1);
-        c.group_score = below(random, 2) == 0 ? TSR_MOE_GROUP_TOP2 : TSR_MOE_GROUP_MAX;
+        c.topk_groups = least + test_below(random, c.num_groups - least + 1);
+        c.group_score = test_below(random, 2) == 0 ? TSR_MOE_GROUP_TOP2 : TSR_MOE_GROUP_MAX;
     }
     for (int i = 0; i < c.tokens * c.experts; i++)
         tsr_store(c.dtype, in.logits, i, (double)test_float(random));
