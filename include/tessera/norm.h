@@ -10,13 +10,16 @@ extern "C" {
 
 // For all four calls of this header:
 //
-// Shapes    x, y, residual, residual_out, dy, dx, dresidual_out: (..., cols), the same shape; leading
-//           dimensions must collapse to rows of one stride. weight, bias, dweight, dbias: (cols).
+// Shapes    x, y, residual, residual_out, dy, dx, dresidual_out: (..., cols), the same shape; the leading
+//           dimensions of each must collapse to rows of one stride or two: the heads of q inside a packed qkv,
+//           (tokens, heads, head_dim), have two. weight, bias, dweight, dbias: (cols).
 //           mean, rstd: as x without its last dimension; fp32, contiguous.
-// Strides   last dimension contiguous; row strides of outputs at least cols, of inputs any.
-// Dtypes    f32, bf16, f16; all (..., cols) tensors alike; weight and bias alike, in x's dtype or f32;
-//           dweight and dbias f32 or weight's dtype. f64 on the "reference" variant.
+// Strides   last dimension contiguous; rows of outputs do not overlap, those of inputs may.
+// Dtypes    f32, bf16, f16, in any mix: x in bf16, residual and residual_out in f32, y in bf16 keep a residual stream in f32.
+//           weight and bias alike; dweight and dbias f32 or weight's dtype. f64 throughout (weight, bias: or f32) on the
+//           "reference" variant. Fastest: all (..., cols) tensors alike and of one stride, weight in their dtype or f32.
 // eps       1e-5 unless has_eps; 0 or more.
+// zero_centered_weight  the factor is 1 + weight (Gemma), in fp32. Without weight it does nothing.
 // Numerics  fp32 inside. The residual sum is rounded to residual_out's dtype before it is normalised, so
 //           that the backward call sees the same values. Bitwise repeatable for any number of threads;
 //           forward and dx are batch-invariant.
@@ -51,6 +54,7 @@ typedef struct tsr_layernorm_forward_args {
     tsr_tensor rstd;         // out  (...), f32, optional
     float eps;
     int32_t has_eps;
+    int32_t zero_centered_weight;
 } tsr_layernorm_forward_args;
 
 #define TSR_LAYERNORM_FORWARD_ARGS(...)                                                            \
@@ -89,6 +93,7 @@ typedef struct tsr_layernorm_backward_args {
     tsr_tensor dx;            // out  (..., cols)
     tsr_tensor dweight;       // out  (cols), optional
     tsr_tensor dbias;         // out  (cols), optional
+    int32_t zero_centered_weight;
 } tsr_layernorm_backward_args;
 
 #define TSR_LAYERNORM_BACKWARD_ARGS(...)                                                           \
@@ -117,6 +122,7 @@ typedef struct tsr_rmsnorm_forward_args {
     tsr_tensor rstd;         // out  (...), f32, optional
     float eps;
     int32_t has_eps;
+    int32_t zero_centered_weight;
 } tsr_rmsnorm_forward_args;
 
 #define TSR_RMSNORM_FORWARD_ARGS(...)                                                              \
@@ -138,6 +144,7 @@ typedef struct tsr_rmsnorm_backward_args {
     tsr_tensor dresidual_out; // in   (..., cols), optional
     tsr_tensor dx;            // out  (..., cols)
     tsr_tensor dweight;       // out  (cols), optional
+    int32_t zero_centered_weight;
 } tsr_rmsnorm_backward_args;
 
 #define TSR_RMSNORM_BACKWARD_ARGS(...)                                                             \

@@ -123,11 +123,6 @@ bool tsri_cuda_rows_kernel(const struct tsri_cuda_rows_list *list, int index,
             program->is_rare = dtype == TSR_F16 || plan.block_m * plan.block_n > ORDINARY_COLS;
             return true;
         }
-        if (list->sweeps_entry == NULL || index-- > 0) continue;
-        struct tsri_plan sweeps = {.block_m = TSRI_SWEEPS_THREADS};
-        *program = tsri_cuda_rows_program(list->sweeps_source, list->sweeps_entry, dtype, &sweeps);
-        program->is_rare = dtype == TSR_F16 || list->are_sweeps_rare;
-        return true;
     }
     return false;
 }

@@ -49,13 +49,10 @@ struct tsri_plan tsri_cuda_staged_size(int index);
 struct tsri_cuda_program tsri_cuda_rows_program(const char *source, const char *entry,
                                                 tsr_dtype dtype, const struct tsri_plan *plan);
 
-// The i-th program that such plans can use, up to max_threads per row, and then the sweeps of each dtype; false after
-// the last.
+// The i-th program that such plans can use, up to max_threads per row; false after the last.
 struct tsri_cuda_rows_list {
     const char *source, *entry;
     int floats_per_thread, max_threads;
-    const char *sweeps_source, *sweeps_entry;
-    bool are_sweeps_rare; // the sweeps of f16 are rare
 };
 bool tsri_cuda_rows_kernel(const struct tsri_cuda_rows_list *list, int index,
                            struct tsri_cuda_program *program);

@@ -123,8 +123,23 @@ tsr_status tsri_check_tensor(const char *op, const char *field, tsr_tensor *t,
     return TSR_OK;
 }
 
-tsr_status tsri_check_rows(const char *op, const char *field, tsr_tensor *t, enum tsri_role role,
-                           struct tsri_rows *view) {
+// Adds a leading dimension to a view: to its rows, or as its groups if it has none yet. False if it fits neither.
+static bool add_dimension(struct tsri_rows *view, int64_t size, int64_t stride, bool may_group) {
+    const int64_t groups = view->group > 0 ? view->rows / view->group : 1;
+    const int64_t fitting =
+        view->group > 0 ? groups * view->group_stride : view->rows * view->stride;
+    if (view->rows == 1)
+        view->stride = stride;
+    else if (stride != fitting && may_group && view->group == 0)
+        view->group = view->rows, view->group_stride = stride;
+    else if (stride != fitting)
+        return false;
+    view->rows *= size;
+    return true;
+}
+
+static tsr_status check_rows(const char *op, const char *field, tsr_tensor *t, enum tsri_role role,
+                             bool may_group, struct tsri_rows *view) {
     TSRI_TRY(tsri_check_tensor(op, field, t, role));
     if (t->ndim < 1)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.ndim is 0, expected at least 1", op, field);
@@ -133,27 +148,40 @@ tsr_status tsri_check_rows(const char *op, const char *field, tsr_tensor *t, enu
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: %s.stride[%d] is %lld, expected 1 (a contiguous last dimension)", op,
                          field, last, (long long)t->stride[last]);
-    *view = (struct tsri_rows){t->data, t->dtype, 1, t->shape[last], 0};
+    *view = (struct tsri_rows){t->data, t->dtype, 1, t->shape[last], 0, 0, 0};
     bool is_empty = tsr_tensor_numel(t) == 0;
     for (int i = last - 1; i >= 0; i--) {
         if (t->shape[i] == 1) continue;
-        if (view->rows == 1)
-            view->stride = t->stride[i];
-        else if (!is_empty && t->stride[i] != view->rows * view->stride)
+        if (is_empty)
+            view->rows *= t->shape[i];
+        else if (!add_dimension(view, t->shape[i], t->stride[i], may_group))
             return tsri_fail(TSR_INVALID_ARGUMENT,
                              "%s: %s.stride[%d] is %lld, expected %lld so that the leading "
-                             "dimensions collapse to rows of one stride",
+                             "dimensions collapse to rows of %s",
                              op, field, i, (long long)t->stride[i],
-                             (long long)(view->rows * view->stride));
-        view->rows *= t->shape[i];
+                             (long long)(view->group > 0
+                                             ? view->rows / view->group * view->group_stride
+                                             : view->rows * view->stride),
+                             may_group ? "one stride or two" : "one stride");
     }
     if (view->rows <= 1 || is_empty) view->stride = view->cols;
+    if (role == TSRI_OUT && view->group > 0) return tsri_check_apart(op, field, t);
     if (role == TSRI_OUT && view->stride < view->cols)
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: %s has rows of %lld elements at a stride of %lld, expected a stride "
                          "that keeps the rows of an output apart",
                          op, field, (long long)view->cols, (long long)view->stride);
     return TSR_OK;
+}
+
+tsr_status tsri_check_rows(const char *op, const char *field, tsr_tensor *t, enum tsri_role role,
+                           struct tsri_rows *view) {
+    return check_rows(op, field, t, role, false, view);
+}
+
+tsr_status tsri_check_row_groups(const char *op, const char *field, tsr_tensor *t,
+                                 enum tsri_role role, struct tsri_rows *view) {
+    return check_rows(op, field, t, role, true, view);
 }
 
 tsr_status tsri_check_vector(const char *op, const char *field, tsr_tensor *t, enum tsri_role role,

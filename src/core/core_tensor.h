@@ -24,15 +24,24 @@ static inline int tsri_band_of(int64_t n, const int64_t *from, int num_bands) {
     return band;
 }
 
-// A tensor as rows: element (r, c) is data[r * stride + c]. The stride is in elements.
+// A tensor as rows: element (r, c) is data[r * stride + c]. The strides are in elements. Rows of two strides, as the heads in a
+// packed qkv, lie in groups: row r is row r % group of group r / group. Only tsri_check_row_groups gives a group; 0: none.
 struct tsri_rows {
     char *data;
     tsr_dtype dtype;
     int64_t rows, cols, stride;
+    int64_t group, group_stride;
 };
 
+static inline int64_t tsri_row_offset(const struct tsri_rows *t, int64_t row) {
+    if (t->group == 0) return row * t->stride;
+    return row / t->group * t->group_stride + row % t->group * t->stride;
+}
 static inline void *tsri_row(const struct tsri_rows *t, int64_t row) {
-    return t->data + row * t->stride * tsri_dtype_bytes(t->dtype);
+    return t->data + tsri_row_offset(t, row) * tsri_dtype_bytes(t->dtype);
+}
+static inline void *tsri_element(const struct tsri_rows *t, int64_t row, int64_t col) {
+    return t->data + (tsri_row_offset(t, row) + col) * tsri_dtype_bytes(t->dtype);
 }
 
 // The largest span of a tensor. Its product with a thread count, a byte size or a small factor stays far below 2^63, so
@@ -57,6 +66,9 @@ tsr_status tsri_check_tensor(const char *op, const char *field, tsr_tensor *t, e
 // The same checks, then the tensor as rows: the last dimension is contiguous, the others collapse.
 tsr_status tsri_check_rows(const char *op, const char *field, tsr_tensor *t, enum tsri_role role,
                            struct tsri_rows *rows);
+// The same for rows of one stride or two.
+tsr_status tsri_check_row_groups(const char *op, const char *field, tsr_tensor *t,
+                                 enum tsri_role role, struct tsri_rows *rows);
 
 // Checks a vector of `count` contiguous elements.
 tsr_status tsri_check_vector(const char *op, const char *field, tsr_tensor *t, enum tsri_role role,

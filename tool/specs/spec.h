@@ -57,6 +57,7 @@ struct slot_spec {
     // dtype. An optional output is left out if that tensor could be given but is absent.
     const char *model;
     const char *comes_with; // apply: an optional output is left out without this input
+    bool is_contiguous;     // the contract wants it so
     bool is_flat; // apply: the first dimension does not stand for the leading ones of a file
 };
 

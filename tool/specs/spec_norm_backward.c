@@ -7,6 +7,10 @@
 static const struct param_spec backward_params[] = {
     {"rows", "rows, each normalised by itself", PARAM_SIZE, 4096, NULL},
     {"cols", "elements of a row", PARAM_SIZE, 4096, NULL},
+    NORM_COMMON_PARAMS,
+    NORM_DTYPE_PARAM("dy"),
+    NORM_DTYPE_PARAM("dresidual_out"),
+    NORM_DTYPE_PARAM("dx"),
     {0},
 };
 
@@ -15,8 +19,8 @@ static const struct param_spec backward_params[] = {
 static const struct slot_spec layernorm_backward_slots[] = {
     {"x", SLOT_IN, SLOT_MAIN, false, "residual_out"},
     {"weight", SLOT_IN, SLOT_SMALL, true, NULL},
-    {"mean", SLOT_IN, SLOT_F32, false, NULL},
-    {"rstd", SLOT_IN, SLOT_F32, false, NULL},
+    {"mean", SLOT_IN, SLOT_F32, false, .is_contiguous = true},
+    {"rstd", SLOT_IN, SLOT_F32, false, .is_contiguous = true},
     {"dy", SLOT_IN, SLOT_MAIN, false, NULL},
     {"dresidual_out", SLOT_IN, SLOT_MAIN, true, NULL},
     {"dx", SLOT_OUT, SLOT_MAIN, false, NULL, false, "x"},
@@ -27,7 +31,7 @@ static const struct slot_spec layernorm_backward_slots[] = {
 static const struct slot_spec rmsnorm_backward_slots[] = {
     {"x", SLOT_IN, SLOT_MAIN, false, "residual_out"},
     {"weight", SLOT_IN, SLOT_SMALL, true, NULL},
-    {"rstd", SLOT_IN, SLOT_F32, false, NULL},
+    {"rstd", SLOT_IN, SLOT_F32, false, .is_contiguous = true},
     {"dy", SLOT_IN, SLOT_MAIN, false, NULL},
     {"dresidual_out", SLOT_IN, SLOT_MAIN, true, NULL},
     {"dx", SLOT_OUT, SLOT_MAIN, false, NULL, false, "x"},
@@ -45,7 +49,9 @@ static tsr_status layernorm_backward_call(tsr_context *ctx, const struct op_case
                                     .rstd = tensor_of(c, "rstd"), .dy = tensor_of(c, "dy"),
                                     .dresidual_out = tensor_of(c, "dresidual_out"),
                                     .dx = tensor_of(c, "dx"), .dweight = tensor_of(c, "dweight"),
-                                    .dbias = tensor_of(c, "dbias"));
+                                    .dbias = tensor_of(c, "dbias"),
+                                    .zero_centered_weight =
+                                        (int32_t)case_int(c, "zero_centered_weight"));
     return workspace_bytes != NULL ? tsr_layernorm_backward_prepare(ctx, &args, workspace_bytes)
                                    : tsr_layernorm_backward(ctx, &args);
 }
@@ -59,7 +65,9 @@ static tsr_status rmsnorm_backward_call(tsr_context *ctx, const struct op_case *
                                   .weight = tensor_of(c, "weight"), .rstd = tensor_of(c, "rstd"),
                                   .dy = tensor_of(c, "dy"),
                                   .dresidual_out = tensor_of(c, "dresidual_out"),
-                                  .dx = tensor_of(c, "dx"), .dweight = tensor_of(c, "dweight"));
+                                  .dx = tensor_of(c, "dx"), .dweight = tensor_of(c, "dweight"),
+                                  .zero_centered_weight =
+                                      (int32_t)case_int(c, "zero_centered_weight"));
     return workspace_bytes != NULL ? tsr_rmsnorm_backward_prepare(ctx, &args, workspace_bytes)
                                    : tsr_rmsnorm_backward(ctx, &args);
 }
@@ -68,8 +76,11 @@ static tsr_status rmsnorm_backward_call(tsr_context *ctx, const struct op_case *
 static double backward_flops(const struct op_case *c) {
     return ((is_rmsnorm(c) ? 8 : 12) + (has(c, "dweight") ? 2 : 0) + (has(c, "dbias") ? 1 : 0) +
             (has(c, "dresidual_out") ? 1 : 0)) *
-           c->param[0] * c->param[1];
+           (double)norm_rows(c) * c->param[1];
 }
+
+static const char *const backward_dtypes[] = {"dy_dtype", "dresidual_out_dtype", "dx_dtype",
+                                              "weight_dtype", NULL};
 
 static void backward_randomize(struct rng *rng, struct op_case *c) {
     norm_draw_sizes(rng, c);
@@ -77,6 +88,7 @@ static void backward_randomize(struct rng *rng, struct op_case *c) {
     norm_set_presence(c, "dresidual_out", rng_chance(rng, 0.4));
     norm_set_presence(c, "dweight", rng_chance(rng, 0.7));
     norm_set_presence(c, "dbias", rng_chance(rng, 0.6));
+    norm_draw_forms(rng, c, backward_dtypes);
 }
 
 // mean and rstd are x's own.
@@ -84,7 +96,7 @@ static bool backward_fill(struct rng *rng, const struct op_case *c, int slot, en
                           double *values) {
     if (!is_slot(c, slot, "mean") && !is_slot(c, slot, "rstd"))
         return norm_fill(rng, c, slot, fill, standard_eps, values);
-    int64_t rows = (int64_t)c->param[0], cols = (int64_t)c->param[1];
+    int64_t rows = norm_rows(c), cols = (int64_t)c->param[1];
     double n = cols > 0 ? (double)cols : 1;
     const double *x = case_values(c, "x");
     for (int64_t r = 0; r < rows; r++, x += cols) {
@@ -109,7 +121,7 @@ static double error_of_mean(const struct op_case *c) {
 }
 
 static void vector_bound(const struct op_case *c, bool is_dweight, double *bound) {
-    int64_t rows = (int64_t)c->param[0], cols = (int64_t)c->param[1];
+    int64_t rows = norm_rows(c), cols = (int64_t)c->param[1];
     const double *dy = case_values(c, "dy");
     for (int64_t i = 0; i < cols; i++) {
         double sum = 0;
@@ -126,19 +138,19 @@ static void backward_bound(const struct op_case *c, int slot, double *bound) {
         vector_bound(c, is_slot(c, slot, "dweight"), bound);
         return;
     }
-    int64_t rows = (int64_t)c->param[0], cols = (int64_t)c->param[1];
-    const double *weight = case_values(c, "weight"), *dres = case_values(c, "dresidual_out");
+    int64_t rows = norm_rows(c), cols = (int64_t)c->param[1];
+    const double *dres = case_values(c, "dresidual_out");
     double k = (8 + sqrt((double)cols)) * u32;
     for (int64_t r = 0; r < rows; r++) {
         const double *dy = case_values(c, "dy") + r * cols;
         double mean_g = 0, mean_gh = 0, rstd = case_values(c, "rstd")[r];
         for (int64_t i = 0; i < cols; i++) {
-            double g = fabs(dy[i] * (weight != NULL ? weight[i] : 1));
+            double g = fabs(dy[i] * norm_weight(c, i));
             mean_g += is_rmsnorm(c) ? 0 : g / (double)cols;
             mean_gh += g * magnitude_of_h(c, r, i) / (double)cols;
         }
         for (int64_t i = 0; i < cols; i++) {
-            double g = fabs(dy[i] * (weight != NULL ? weight[i] : 1));
+            double g = fabs(dy[i] * norm_weight(c, i));
             double h = magnitude_of_h(c, r, i);
             bound[r * cols + i] = rstd * ((k + 4 * u32) * (mean_g + h * mean_gh) + 4 * u32 * g +
                                           error_of_mean(c) * (h * mean_g + mean_gh)) +
@@ -151,6 +163,34 @@ static void backward_bound(const struct op_case *c, int slot, double *bound) {
     {"zero rows", "rows=0 cols=5 +weight +dweight", FILL_NORMAL, LAYOUT_RANDOM},                   \
         {"zero columns", "rows=5 cols=0 +weight +dweight", FILL_NORMAL, LAYOUT_RANDOM},            \
         {"one column", "rows=7 cols=1 +weight +dweight", FILL_NORMAL, LAYOUT_RANDOM},              \
+        {"heads", "rows=37 heads=5 cols=128 +weight +dweight", FILL_NORMAL, LAYOUT_RANDOM},        \
+        {"two heads", "rows=300 heads=2 cols=64 +weight +dweight", FILL_NORMAL, LAYOUT_RANDOM},    \
+        {"heads of no rows", "rows=0 heads=4 cols=64 +weight +dweight", FILL_NORMAL,               \
+         LAYOUT_RANDOM},                                                                           \
+        {"heads of 301", "rows=9 heads=3 cols=301 +weight +dresidual_out +dweight", FILL_NORMAL,   \
+         LAYOUT_RANDOM},                                                                           \
+        {"heads beyond 2^31 elements", "rows=3 heads=4 cols=256 +weight +dweight +dresidual_out",  \
+         FILL_NORMAL, LAYOUT_FAR},                                                                 \
+        {"one row of heads for all", "rows=17 heads=3 cols=65 +weight +dweight", FILL_NORMAL,      \
+         LAYOUT_REPEATED},                                                                         \
+        {"weight centred at zero", "rows=9 cols=2304 zero_centered_weight=1 +weight +dweight",     \
+         FILL_NORMAL, LAYOUT_RANDOM},                                                              \
+        {"stream in f32",                                                                          \
+         "rows=9 cols=3584 dy_dtype=bf16 dresidual_out_dtype=f32 dx_dtype=f32 +weight "            \
+         "+dresidual_out +dweight",                                                                \
+         FILL_NORMAL, LAYOUT_RANDOM},                                                              \
+        {"several dtypes, 5,000 rows",                                                             \
+         "rows=5000 cols=33 dy_dtype=f16 weight_dtype=bf16 +weight +dweight", FILL_NORMAL,         \
+         LAYOUT_RANDOM},                                                                           \
+        {"several dtypes, 20,001 columns",                                                         \
+         "rows=5 cols=20001 dy_dtype=f16 dx_dtype=bf16 +weight +dweight", FILL_NORMAL,             \
+         LAYOUT_RANDOM},                                                                           \
+        {"several dtypes, mean / sigma 1e6",                                                       \
+         "rows=9 cols=301 dy_dtype=bf16 dx_dtype=f32 +weight +dweight", FILL_SHIFTED,              \
+         LAYOUT_RANDOM},                                                                           \
+        {"several dtypes, mean / sigma 1e6, wide",                                                 \
+         "rows=3 cols=20001 dy_dtype=bf16 dx_dtype=f32 +weight +dweight", FILL_SHIFTED,            \
+         LAYOUT_RANDOM},                                                                           \
         {"50,257 columns", "rows=5 cols=50257 +weight +dweight", FILL_NORMAL, LAYOUT_RANDOM},      \
         {"1,000 columns", "rows=2 cols=1000 +weight +dweight", FILL_NORMAL, LAYOUT_RANDOM},        \
         {"2,000 columns", "rows=2 cols=2000 +weight +dweight", FILL_NORMAL, LAYOUT_RANDOM},        \
@@ -213,6 +253,7 @@ const struct op_spec layernorm_backward_spec = {
     .params = backward_params,
     .slots = layernorm_backward_slots,
     .shape = norm_shape,
+    .slot_dtype = norm_slot_dtype,
     .infer = norm_infer,
     .call = layernorm_backward_call,
     .flops = backward_flops,
@@ -231,6 +272,7 @@ const struct op_spec rmsnorm_backward_spec = {
     .params = backward_params,
     .slots = rmsnorm_backward_slots,
     .shape = norm_shape,
+    .slot_dtype = norm_slot_dtype,
     .infer = norm_infer,
     .call = rmsnorm_backward_call,
     .flops = backward_flops,

@@ -8,8 +8,13 @@ static const struct param_spec forward_params[] = {
     {"rows", "rows, each normalised by itself", PARAM_SIZE, 4096, NULL},
     {"cols", "elements of a row", PARAM_SIZE, 4096, NULL},
     {"eps", "added to the variance", PARAM_REAL, 1e-5, NULL, PARAM_FLOAT},
+    NORM_COMMON_PARAMS,
+    NORM_DTYPE_PARAM("residual"),
+    NORM_DTYPE_PARAM("residual_out"),
+    NORM_DTYPE_PARAM("y"),
     {0},
 };
+
 // ---- Forward: x, residual, weight, bias -> y, residual_out, mean, rstd ------------------------
 
 static const struct slot_spec layernorm_forward_slots[] = {
@@ -19,8 +24,8 @@ static const struct slot_spec layernorm_forward_slots[] = {
     {"bias", SLOT_IN, SLOT_SMALL, true, NULL},
     {"y", SLOT_OUT, SLOT_MAIN, false, NULL},
     {"residual_out", SLOT_OUT, SLOT_MAIN, true, NULL, false, "residual"},
-    {"mean", SLOT_OUT, SLOT_F32, true, NULL},
-    {"rstd", SLOT_OUT, SLOT_F32, true, NULL},
+    {"mean", SLOT_OUT, SLOT_F32, true, .is_contiguous = true},
+    {"rstd", SLOT_OUT, SLOT_F32, true, .is_contiguous = true},
     {0},
 };
 static const struct slot_spec rmsnorm_forward_slots[] = {
@@ -29,7 +34,7 @@ static const struct slot_spec rmsnorm_forward_slots[] = {
     {"weight", SLOT_IN, SLOT_SMALL, true, NULL},
     {"y", SLOT_OUT, SLOT_MAIN, false, NULL},
     {"residual_out", SLOT_OUT, SLOT_MAIN, true, NULL, false, "residual"},
-    {"rstd", SLOT_OUT, SLOT_F32, true, NULL},
+    {"rstd", SLOT_OUT, SLOT_F32, true, .is_contiguous = true},
     {0},
 };
 
@@ -49,7 +54,9 @@ static tsr_status layernorm_forward_call(tsr_context *ctx, const struct op_case 
                                    .y = tensor_of(c, "y"),
                                    .residual_out = tensor_of(c, "residual_out"),
                                    .mean = tensor_of(c, "mean"), .rstd = tensor_of(c, "rstd"),
-                                   .eps = given_eps(c), .has_eps = c->param[2] != standard_eps);
+                                   .eps = given_eps(c), .has_eps = c->param[2] != standard_eps,
+                                   .zero_centered_weight =
+                                       (int32_t)case_int(c, "zero_centered_weight"));
     return workspace_bytes != NULL ? tsr_layernorm_forward_prepare(ctx, &args, workspace_bytes)
                                    : tsr_layernorm_forward(ctx, &args);
 }
@@ -64,7 +71,9 @@ static tsr_status rmsnorm_forward_call(tsr_context *ctx, const struct op_case *c
                                  .weight = tensor_of(c, "weight"), .y = tensor_of(c, "y"),
                                  .residual_out = tensor_of(c, "residual_out"),
                                  .rstd = tensor_of(c, "rstd"), .eps = given_eps(c),
-                                 .has_eps = c->param[2] != standard_eps);
+                                 .has_eps = c->param[2] != standard_eps,
+                                 .zero_centered_weight =
+                                     (int32_t)case_int(c, "zero_centered_weight"));
     return workspace_bytes != NULL ? tsr_rmsnorm_forward_prepare(ctx, &args, workspace_bytes)
                                    : tsr_rmsnorm_forward(ctx, &args);
 }
@@ -72,8 +81,12 @@ static tsr_status rmsnorm_forward_call(tsr_context *ctx, const struct op_case *c
 // layernorm: x - shift, its sum, the sum of its squares, (x - mean) rstd + offset, scale and shift;
 // rmsnorm: the sum of squares and two products. A residual adds one.
 static double forward_flops(const struct op_case *c) {
-    return ((is_rmsnorm(c) ? 4 : 9) + (has(c, "residual") ? 1 : 0)) * c->param[0] * c->param[1];
+    return ((is_rmsnorm(c) ? 4 : 9) + (has(c, "residual") ? 1 : 0)) * (double)norm_rows(c) *
+           c->param[1];
 }
+
+static const char *const forward_dtypes[] = {"residual_dtype", "residual_out_dtype", "y_dtype",
+                                             "weight_dtype", NULL};
 
 static void forward_randomize(struct rng *rng, struct op_case *c) {
     static const double epses[] = {1e-6, 1e-3, 1e-12, 0};
@@ -87,6 +100,7 @@ static void forward_randomize(struct rng *rng, struct op_case *c) {
     norm_set_presence(c, "rstd", rng_chance(rng, 0.5));
     // No eps 0 with a residual: a sum that rounds to equal elements would have no variance left.
     if (rng_chance(rng, 0.3)) c->param[2] = epses[rng_int(rng, 0, has_residual ? 2 : 3)];
+    norm_draw_forms(rng, c, forward_dtypes);
 }
 
 static bool forward_fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
@@ -111,7 +125,8 @@ static double summed(const struct op_case *c, int64_t i) {
 
 static double rounding_of(const struct op_case *c, double s) {
     if (!has(c, "residual")) return 0;
-    return sum_roundoff(c->dtype) * fabs(s) + (c->dtype == TSR_F16 ? 0x1p-25 : 0);
+    const tsr_dtype dtype = case_slot_dtype(c, spec_slot(c->spec, "residual_out"));
+    return sum_roundoff(dtype) * fabs(s) + (dtype == TSR_F16 ? 0x1p-25 : 0);
 }
 
 static struct row_statistics statistics_of(const struct op_case *c, int64_t row) {
@@ -135,8 +150,8 @@ static struct row_statistics statistics_of(const struct op_case *c, int64_t row)
 }
 
 static void forward_bound(const struct op_case *c, int slot, double *bound) {
-    int64_t rows = (int64_t)c->param[0], cols = (int64_t)c->param[1];
-    const double *weight = case_values(c, "weight"), *bias = case_values(c, "bias");
+    int64_t rows = norm_rows(c), cols = (int64_t)c->param[1];
+    const double *bias = case_values(c, "bias");
     double k = (8 + sqrt((double)cols)) * u32, widest = sqrt((double)cols);
     for (int64_t r = 0; r < rows; r++) {
         struct row_statistics t = statistics_of(c, r);
@@ -156,7 +171,7 @@ static void forward_bound(const struct op_case *c, int slot, double *bound) {
                 *b = u32 * fabs(s);
                 continue;
             }
-            double w = weight != NULL ? fabs(weight[i]) : 1, h = fabs(s - t.mean) / t.sigma;
+            double w = fabs(norm_weight(c, i)), h = fabs(s - t.mean) / t.sigma;
             double moved =
                 left > 0 ? (d + (is_rmsnorm(c) ? 0 : t.mean_d) + h * t.rms_d) / left : INFINITY;
             *b = !is_finite ? 0
@@ -171,6 +186,38 @@ static void forward_bound(const struct op_case *c, int slot, double *bound) {
         {"zero columns", "rows=5 cols=0 +weight +rstd", FILL_NORMAL, LAYOUT_RANDOM},               \
         {"zero columns, eps 0", "rows=5 cols=0 eps=0 +rstd", FILL_NORMAL, LAYOUT_RANDOM},          \
         {"one column", "rows=7 cols=1 +weight +rstd", FILL_NORMAL, LAYOUT_RANDOM},                 \
+        {"heads", "rows=37 heads=5 cols=128 +weight +rstd", FILL_NORMAL, LAYOUT_RANDOM},           \
+        {"two heads", "rows=300 heads=2 cols=64 +weight", FILL_NORMAL, LAYOUT_RANDOM},             \
+        {"heads of no rows", "rows=0 heads=4 cols=64 +weight", FILL_NORMAL, LAYOUT_RANDOM},        \
+        {"heads of 301 and a residual",                                                            \
+         "rows=9 heads=3 cols=301 +weight +residual +residual_out +rstd", FILL_NORMAL,             \
+         LAYOUT_RANDOM},                                                                           \
+        {"heads beyond 2^31 elements", "rows=3 heads=4 cols=256 +weight +residual +residual_out",  \
+         FILL_NORMAL, LAYOUT_FAR},                                                                 \
+        {"one row of heads for all", "rows=17 heads=3 cols=65 +weight", FILL_NORMAL,               \
+         LAYOUT_REPEATED},                                                                         \
+        {"weight centred at zero", "rows=9 cols=2304 zero_centered_weight=1 +weight +rstd",        \
+         FILL_NORMAL, LAYOUT_RANDOM},                                                              \
+        {"no weight centred at zero", "rows=9 cols=301 zero_centered_weight=1", FILL_NORMAL,       \
+         LAYOUT_RANDOM},                                                                           \
+        {"stream in f32",                                                                          \
+         "rows=9 cols=3584 residual_dtype=f32 residual_out_dtype=f32 +weight +residual "           \
+         "+residual_out +rstd",                                                                    \
+         FILL_NORMAL, LAYOUT_RANDOM},                                                              \
+        {"f32 in, bf16 out, huge values", "rows=9 cols=301 y_dtype=bf16 weight_dtype=f16 +weight", \
+         FILL_HUGE, LAYOUT_RANDOM},                                                                \
+        {"f32 in, f16 out, infinities", "rows=40 cols=301 y_dtype=f16 +weight", FILL_INFINITE,     \
+         LAYOUT_RANDOM},                                                                           \
+        {"several dtypes, NaN in some rows",                                                       \
+         "rows=40 cols=77 residual_dtype=f32 residual_out_dtype=f32 y_dtype=bf16 +weight "         \
+         "+residual +residual_out",                                                                \
+         FILL_NAN, LAYOUT_RANDOM},                                                                 \
+        {"several dtypes, 40,000 columns",                                                         \
+         "rows=2 cols=40000 residual_dtype=f32 residual_out_dtype=f32 y_dtype=f16 +weight "        \
+         "+residual +residual_out +rstd",                                                          \
+         FILL_NORMAL, LAYOUT_RANDOM},                                                              \
+        {"several dtypes, mean / sigma 1e6", "rows=9 cols=9001 y_dtype=f16 +weight +rstd",         \
+         FILL_SHIFTED, LAYOUT_RANDOM},                                                             \
         {"50,257 columns", "rows=2 cols=50257 +weight +rstd", FILL_NORMAL, LAYOUT_RANDOM},         \
         {"50,257 columns with residual", "rows=2 cols=50257 +residual +residual_out", FILL_NORMAL, \
          LAYOUT_RANDOM},                                                                           \
@@ -244,6 +291,7 @@ const struct op_spec layernorm_forward_spec = {
     .params = forward_params,
     .slots = layernorm_forward_slots,
     .shape = norm_shape,
+    .slot_dtype = norm_slot_dtype,
     .infer = norm_infer,
     .call = layernorm_forward_call,
     .flops = forward_flops,
@@ -262,6 +310,7 @@ const struct op_spec rmsnorm_forward_spec = {
     .params = forward_params,
     .slots = rmsnorm_forward_slots,
     .shape = norm_shape,
+    .slot_dtype = norm_slot_dtype,
     .infer = norm_infer,
     .call = rmsnorm_forward_call,
     .flops = forward_flops,

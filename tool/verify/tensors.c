@@ -207,14 +207,15 @@ static bool create_slot(struct tensors *t, int s, tsr_dtype dtype, enum edge_lay
     tsr_tensor *tensor = &t->c.tensor[s];
     *tensor = tsr_tensor_contiguous(NULL, dtype, ndim, shape);
     size_t element = tsr_dtype_bytes(dtype), shift = 0;
-    if (layout == LAYOUT_RANDOM) {
+    if (layout == LAYOUT_RANDOM && !slot->is_contiguous) {
         size_t unit = is_aligned ? 16 / element : 1;
         layout_random(slot, tensor, (int64_t)unit, rng);
         if (rng_chance(rng, 0.6)) shift = (size_t)rng_int(rng, 0, 63) * unit * element % 64;
     }
-    if (layout == LAYOUT_REPEATED && case_role(&t->c, s) == SLOT_IN && ndim >= 2)
+    if (layout == LAYOUT_REPEATED && case_role(&t->c, s) == SLOT_IN && ndim >= 2 &&
+        !slot->is_contiguous)
         tensor->stride[0] = 0;
-    if (layout == LAYOUT_FAR) layout_far(tensor, rng);
+    if (layout == LAYOUT_FAR && !slot->is_contiguous) layout_far(tensor, rng);
     size_t bytes = (size_t)span_of(tensor) * element + shift;
     void *data;
     bool is_far = layout == LAYOUT_FAR && bytes > (size_t)1 << 31;

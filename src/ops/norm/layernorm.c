@@ -25,10 +25,11 @@ static tsr_status check_forward(const tsr_context *ctx, const tsr_layernorm_forw
         {"mean", &args->mean, TSRI_OUT},    {"rstd", &args->rstd, TSRI_OUT},
     };
     TSRI_TRY(norm_check_x(op, &args->x, p));
-    TSRI_TRY(norm_check_like_x(op, &fields[4], &args->x, false, &p->y));
+    p->weight_offset = args->zero_centered_weight != 0;
+    TSRI_TRY(norm_check_like_x(op, &fields[4], &args->x, false, p, &p->y));
     TSRI_TRY(norm_check_residual(op, &fields[1], &fields[5], &args->x, p));
-    TSRI_TRY(norm_check_vector(op, &fields[2], p, p->dtype, &p->weight));
-    TSRI_TRY(norm_check_vector(op, &fields[3], p, p->dtype, &p->bias));
+    TSRI_TRY(norm_check_vector(op, &fields[2], p, &p->weight));
+    TSRI_TRY(norm_check_vector(op, &fields[3], p, &p->bias));
     if (tsri_is_present(&args->bias)) {
         if (!tsri_is_present(&args->weight))
             return tsri_fail(TSR_INVALID_ARGUMENT,
@@ -72,15 +73,15 @@ static tsr_status check_backward(const tsr_context *ctx, const tsr_layernorm_bac
         {"dbias", &args->dbias, TSRI_OUT},
     };
     TSRI_TRY(norm_check_x(op, &args->x, p));
-    TSRI_TRY(norm_check_vector(op, &fields[1], p, p->dtype, &p->weight));
+    p->weight_offset = args->zero_centered_weight != 0;
+    TSRI_TRY(norm_check_vector(op, &fields[1], p, &p->weight));
     TSRI_TRY(norm_check_statistic(op, &fields[2], &args->x, false, &p->mean));
     TSRI_TRY(norm_check_statistic(op, &fields[3], &args->x, false, &p->rstd));
-    TSRI_TRY(norm_check_like_x(op, &fields[4], &args->x, false, &p->dy));
-    TSRI_TRY(norm_check_like_x(op, &fields[5], &args->x, true, &p->dresidual_out));
-    TSRI_TRY(norm_check_like_x(op, &fields[6], &args->x, false, &p->dx));
-    tsr_dtype like = tsri_is_present(&args->weight) ? args->weight.dtype : p->dtype;
-    TSRI_TRY(norm_check_vector(op, &fields[7], p, like, &p->dweight));
-    TSRI_TRY(norm_check_vector(op, &fields[8], p, like, &p->dbias));
+    TSRI_TRY(norm_check_like_x(op, &fields[4], &args->x, false, p, &p->dy));
+    TSRI_TRY(norm_check_like_x(op, &fields[5], &args->x, true, p, &p->dresidual_out));
+    TSRI_TRY(norm_check_like_x(op, &fields[6], &args->x, false, p, &p->dx));
+    TSRI_TRY(norm_check_gradient(op, &fields[7], p, &args->weight, &p->dweight));
+    TSRI_TRY(norm_check_gradient(op, &fields[8], p, &args->weight, &p->dbias));
     return norm_check_overlaps(op, fields, TSRI_COUNT(fields), p);
 }
 

@@ -3,19 +3,31 @@
 #include "ops/norm/norm_problem.h"
 
 tsr_status norm_check_x(const char *op, tsr_tensor *x, struct norm_problem *p) {
-    TSRI_TRY(tsri_check_rows(op, "x", x, TSRI_IN, &p->x));
+    TSRI_TRY(tsri_check_row_groups(op, "x", x, TSRI_IN, &p->x));
     TSRI_TRY(tsri_check_float(op, "x", x));
+    p->is_mixed = p->x.group > 0;
     p->rows = p->x.rows;
     p->cols = p->x.cols;
     p->dtype = p->x.dtype;
     return TSR_OK;
 }
 
+// f64 goes with f64 only, the other dtypes with each other.
+static tsr_status check_dtype(const char *op, const char *field, const tsr_tensor *t,
+                              tsr_dtype of_x) {
+    TSRI_TRY(tsri_check_float(op, field, t));
+    if ((t->dtype == TSR_F64) == (of_x == TSR_F64)) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s, expected %s as x is %s", op, field,
+                     tsr_dtype_name(t->dtype), of_x == TSR_F64 ? "f64" : "f32, bf16 or f16",
+                     tsr_dtype_name(of_x));
+}
+
 tsr_status norm_check_like_x(const char *op, const struct norm_field *field, const tsr_tensor *x,
-                             bool is_optional, struct tsri_rows *rows) {
+                             bool is_optional, struct norm_problem *p, struct tsri_rows *rows) {
     if (is_optional && !tsri_is_present(field->tensor)) return TSR_OK;
-    TSRI_TRY(tsri_check_rows(op, field->name, field->tensor, field->role, rows));
-    TSRI_TRY(tsri_check_same_dtype(op, field->name, field->tensor, "x", x));
+    TSRI_TRY(tsri_check_row_groups(op, field->name, field->tensor, field->role, rows));
+    TSRI_TRY(check_dtype(op, field->name, field->tensor, x->dtype));
+    p->is_mixed |= rows->group > 0 || rows->dtype != x->dtype;
     return tsri_check_same_shape(op, field->name, field->tensor, "x", x);
 }
 
@@ -28,14 +40,26 @@ tsr_status norm_check_residual(const char *op, const struct norm_field *residual
                          "%s: %s is present and %s absent, expected both or none", op,
                          has_residual ? residual->name : residual_out->name,
                          has_residual ? residual_out->name : residual->name);
-    TSRI_TRY(norm_check_like_x(op, residual, x, true, &p->residual));
-    return norm_check_like_x(op, residual_out, x, true, &p->residual_out);
+    TSRI_TRY(norm_check_like_x(op, residual, x, true, p, &p->residual));
+    return norm_check_like_x(op, residual_out, x, true, p, &p->residual_out);
 }
 
-tsr_status norm_check_vector(const char *op, const struct norm_field *field,
-                             const struct norm_problem *p, tsr_dtype like,
+tsr_status norm_check_vector(const char *op, const struct norm_field *field, struct norm_problem *p,
                              struct norm_vector *vector) {
     tsr_tensor *t = field->tensor;
+    if (!tsri_is_present(t)) return TSR_OK;
+    TSRI_TRY(tsri_check_vector(op, field->name, t, field->role, p->cols));
+    if (t->dtype != TSR_F32) TSRI_TRY(check_dtype(op, field->name, t, p->dtype));
+    p->is_mixed |= t->dtype != TSR_F32 && t->dtype != p->dtype;
+    *vector = (struct norm_vector){t->data, t->dtype};
+    return TSR_OK;
+}
+
+tsr_status norm_check_gradient(const char *op, const struct norm_field *field,
+                               const struct norm_problem *p, const tsr_tensor *weight,
+                               struct norm_vector *vector) {
+    tsr_tensor *t = field->tensor;
+    const tsr_dtype like = tsri_is_present(weight) ? weight->dtype : p->dtype;
     if (!tsri_is_present(t)) return TSR_OK;
     TSRI_TRY(tsri_check_vector(op, field->name, t, field->role, p->cols));
     if (t->dtype != like && t->dtype != TSR_F32)

@@ -24,7 +24,8 @@ int64_t norm_padded_cols(const struct norm_problem *p) {
 static void take_vectors(struct norm_layout *layout, const struct norm_problem *p, bool is_fused) {
     size_t bytes = (size_t)norm_padded_cols(p) * sizeof(float);
     bool may_split = is_fused && p->dtype == TSR_BF16;
-    if (may_split || p->weight.dtype != TSR_F32) layout->weight = take(layout, bytes);
+    if (may_split || p->weight.dtype != TSR_F32 || p->weight_offset != 0)
+        layout->weight = take(layout, bytes);
     if (!p->is_rmsnorm && (may_split || p->bias.dtype != TSR_F32))
         layout->bias = take(layout, bytes);
 }
@@ -45,10 +46,6 @@ struct norm_layout norm_forward_layout(const struct norm_problem *p, bool is_fus
     return layout;
 }
 
-static bool has_partial(const struct norm_problem *p) {
-    return p->dweight.data != NULL || p->dbias.data != NULL;
-}
-
 struct norm_layout norm_backward_layout(const struct norm_problem *p, bool is_fused) {
     struct norm_layout layout = {0};
     take_vectors(&layout, p, is_fused);
@@ -56,7 +53,7 @@ struct norm_layout norm_backward_layout(const struct norm_problem *p, bool is_fu
         layout.scratch = take(&layout, 2 * (size_t)p->rows * (size_t)p->cols * sizeof(float));
         layout.statistics = take(&layout, 3 * (size_t)p->rows * sizeof(float));
     }
-    if (has_partial(p)) {
+    if (norm_wants_sums(p)) {
         int64_t groups = tsri_ceil_div(p->rows, norm_group_rows(p));
         layout.partial =
             take(&layout, 2 * (size_t)groups * (size_t)norm_padded_cols(p) * sizeof(float));
@@ -106,7 +103,7 @@ static void plan_backward(const struct norm_problem *p, const struct tsri_limits
                           bool is_fused, struct tsri_plan *plan) {
     int64_t tensors = p->dresidual_out.data != NULL ? 4 : 3;
     plan_rows(p, limits, tensors * row_bytes(p), plan);
-    if (has_partial(p) && p->rows > 0) {
+    if (norm_wants_sums(p) && p->rows > 0) {
         plan->grain = norm_group_rows(p);
         plan->num_tasks = tsri_ceil_div(p->rows, plan->grain);
     }

@@ -13,13 +13,15 @@ struct norm_vector {
     tsr_dtype dtype;
 };
 
-// All tsri_rows are (rows, cols) of one dtype; data is NULL if the tensor is absent. rmsnorm has no bias, dbias or
-// mean.
+// All tsri_rows are (rows, cols); data is NULL if the tensor is absent. Unless is_mixed, they have the dtype of x and one stride
+// each, and weight and bias have that dtype or f32. rmsnorm has no bias, dbias or mean.
 struct norm_problem {
     bool is_rmsnorm;
+    bool is_mixed;
     int64_t rows, cols;
-    tsr_dtype dtype;
+    tsr_dtype dtype; // of x
     double eps;
+    float weight_offset; // added to weight: 1 if it is centred at zero
     struct tsri_rows x;
     struct tsri_rows residual, residual_out, y; // forward
     struct tsri_rows dy, dresidual_out, dx;     // backward
@@ -28,6 +30,10 @@ struct norm_problem {
     struct norm_vector mean, rstd;              // (rows), fp32, or f64 with f64
     bool is_in_place;                           // a large output is an input
 };
+
+static inline bool norm_wants_sums(const struct norm_problem *p) {
+    return p->dweight.data != NULL || p->dbias.data != NULL;
+}
 
 // ---- Entry to plan: norm_check.c --------------------------------------------------------------
 
@@ -42,17 +48,20 @@ struct norm_field {
 
 // Checks x first, which determines rows, cols and dtype.
 tsr_status norm_check_x(const char *op, tsr_tensor *x, struct norm_problem *p);
-// Checks another tensor of x's shape and dtype; an absent optional tensor gives data NULL.
+// Checks another tensor of x's shape; an absent optional tensor gives data NULL.
 tsr_status norm_check_like_x(const char *op, const struct norm_field *field, const tsr_tensor *x,
-                             bool is_optional, struct tsri_rows *rows);
+                             bool is_optional, struct norm_problem *p, struct tsri_rows *rows);
 // Checks residual and residual_out: both or neither.
 tsr_status norm_check_residual(const char *op, const struct norm_field *residual,
                                const struct norm_field *residual_out, const tsr_tensor *x,
                                struct norm_problem *p);
-// Checks weight, bias, dweight or dbias: (cols), f32 or `like`.
-tsr_status norm_check_vector(const char *op, const struct norm_field *field,
-                             const struct norm_problem *p, tsr_dtype like,
+// Checks weight or bias: (cols).
+tsr_status norm_check_vector(const char *op, const struct norm_field *field, struct norm_problem *p,
                              struct norm_vector *vector);
+// Checks dweight or dbias: (cols), f32 or of weight's dtype.
+tsr_status norm_check_gradient(const char *op, const struct norm_field *field,
+                               const struct norm_problem *p, const tsr_tensor *weight,
+                               struct norm_vector *vector);
 // Checks mean or rstd: x's shape without the last dimension, contiguous.
 tsr_status norm_check_statistic(const char *op, const struct norm_field *field, const tsr_tensor *x,
                                 bool is_optional, struct norm_vector *vector);
@@ -63,7 +72,7 @@ tsr_status norm_check_overlaps(const char *op, const struct norm_field *fields, 
 
 // ---- Variants: norm_variants.c ----------------------------------------------------------------
 
-enum { NORM_NUM_FORWARD = 6, NORM_NUM_BACKWARD = 6 };
+enum { NORM_NUM_FORWARD = 8, NORM_NUM_BACKWARD = 7 };
 extern const struct tsri_variant norm_forward_variants[NORM_NUM_FORWARD];
 extern const struct tsri_variant norm_backward_variants[NORM_NUM_BACKWARD];
 
@@ -126,10 +135,18 @@ struct norm_backward_kernels {
 };
 TSRI_DECLARE_KERNELS(norm_backward)
 
+enum { NORM_ADD_COLS = 1024 };
+
 struct norm_kernels {
     void (*widen)(tsr_dtype dtype, const void *from, float *to, int64_t n);
-    // The same in vf_split's order, in whole pairs, as the fused bf16 kernels want it; NULL if that is the order of the
-    // columns. Also takes f32.
+    // With is_streaming, past the caches; then a fence before the task ends.
+    void (*narrow)(tsr_dtype dtype, const float *from, void *to, int64_t n, bool is_streaming);
+    // x += more, rounded to dtype; out is the sum in that dtype. At most NORM_ADD_COLS numbers.
+    void (*add)(tsr_dtype dtype, float *x, const float *more, void *out, int64_t n,
+                bool is_streaming);
+    void (*fence)(void);
+    // widen in vf_split's order, in whole pairs, as the fused bf16 kernels want it; NULL if that is the order of the
+    // columns.
     void (*split)(tsr_dtype dtype, const void *from, float *to, int64_t n);
     // Adds the groups' sums to columns [first, last) of dweight and dbias.
     norm_kernel *reduce;
@@ -147,10 +164,31 @@ TSRI_DECLARE_KERNELS(norm_unfused)
 void norm_forward_wide_row(const struct norm_call *call, int64_t row, const void *s);
 
 // norm_cpu.c
+struct norm_call norm_make_call(tsr_context *ctx, const struct norm_problem *p, bool is_fused,
+                                bool is_streaming, const struct norm_layout *layout,
+                                char *workspace);
+// dweight and dbias from the sums of the groups.
+void norm_reduce_columns(tsr_context *ctx, const struct norm_call *call);
 tsr_status norm_fused_forward_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status norm_fused_backward_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status norm_unfused_forward_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status norm_unfused_backward_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+
+// norm_mixed.c
+void norm_plan_mixed_forward(const void *, const struct tsri_limits *, struct tsri_plan *);
+void norm_plan_mixed_backward(const void *, const struct tsri_limits *, struct tsri_plan *);
+tsr_status norm_mixed_forward_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status norm_mixed_backward_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+
+// norm_mixed_cuda.c
+bool norm_cuda_mixed_fits(const void *, const struct tsri_limits *);
+void norm_cuda_plan_mixed_forward(const void *, const struct tsri_limits *, struct tsri_plan *);
+void norm_cuda_plan_mixed_backward(const void *, const struct tsri_limits *, struct tsri_plan *);
+tsr_status norm_cuda_mixed_prepare_forward(tsr_context *, const void *, const struct tsri_plan *);
+tsr_status norm_cuda_mixed_prepare_backward(tsr_context *, const void *, const struct tsri_plan *);
+tsr_status norm_cuda_mixed_forward(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status norm_cuda_mixed_backward(tsr_context *, const void *, const struct tsri_plan *, void *);
+bool norm_cuda_mixed_kernel(int index, bool is_backward, struct tsri_cuda_program *);
 
 // norm_forward_cuda.c, norm_backward_cuda.c
 bool norm_cuda_forward_fits(const void *, const struct tsri_limits *);
@@ -163,7 +201,6 @@ void norm_cuda_plan_forward_clusters(const void *, const struct tsri_limits *, s
 void norm_cuda_plan_forward_stages(const void *, const struct tsri_limits *, struct tsri_plan *);
 void norm_cuda_plan_backward(const void *, const struct tsri_limits *, struct tsri_plan *);
 void norm_cuda_plan_backward_stages(const void *, const struct tsri_limits *, struct tsri_plan *);
-void norm_cuda_plan_backward_sweeps(const void *, const struct tsri_limits *, struct tsri_plan *);
 tsr_status norm_cuda_forward_prepare(tsr_context *, const void *, const struct tsri_plan *);
 tsr_status norm_cuda_backward_prepare(tsr_context *, const void *, const struct tsri_plan *);
 tsr_status norm_cuda_forward_run(tsr_context *, const void *, const struct tsri_plan *, void *);

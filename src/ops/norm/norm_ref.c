@@ -11,6 +11,10 @@ static double value_or(const struct norm_vector *v, int64_t i, double absent) {
     return v->data != NULL ? tsri_load(v->dtype, v->data, i) : absent;
 }
 
+static double weight_of(const struct norm_problem *p, int64_t c) {
+    return p->weight.data != NULL ? value_or(&p->weight, c, 0) + (double)p->weight_offset : 1;
+}
+
 static void store_if(const struct norm_vector *v, int64_t i, double value) {
     if (v->data != NULL) tsr_store(v->dtype, v->data, i, value);
 }
@@ -19,6 +23,7 @@ tsr_status norm_reference_forward_run(tsr_context *ctx, const void *problem,
                                       const struct tsri_plan *plan, void *workspace) {
     (void)ctx, (void)plan, (void)workspace;
     const struct norm_problem *p = problem;
+    const tsr_dtype dtype = p->residual.data != NULL ? p->residual_out.dtype : p->x.dtype;
     double n = p->cols > 0 ? (double)p->cols : 1;
     for (int64_t r = 0; r < p->rows; r++) {
         const void *s = p->cols > 0 ? tsri_row(&p->x, r) : NULL;
@@ -26,24 +31,24 @@ tsr_status norm_reference_forward_run(tsr_context *ctx, const void *problem,
             void *sum = tsri_row(&p->residual_out, r);
             const void *residual = tsri_row(&p->residual, r);
             for (int64_t c = 0; c < p->cols; c++)
-                tsr_store(p->dtype, sum, c,
-                          tsri_load(p->dtype, s, c) + tsri_load(p->dtype, residual, c));
+                tsr_store(p->residual_out.dtype, sum, c,
+                          tsri_load(p->x.dtype, s, c) + tsri_load(p->residual.dtype, residual, c));
             s = sum; // rounded to the dtype
         }
         double mean = 0, squares = 0;
-        for (int64_t c = 0; c < p->cols && !p->is_rmsnorm; c++) mean += tsri_load(p->dtype, s, c);
+        for (int64_t c = 0; c < p->cols && !p->is_rmsnorm; c++) mean += tsri_load(dtype, s, c);
         mean /= n;
         for (int64_t c = 0; c < p->cols; c++) {
-            double centred = tsri_load(p->dtype, s, c) - mean;
+            double centred = tsri_load(dtype, s, c) - mean;
             squares += centred * centred;
         }
         double rstd = 1 / sqrt(squares / n + p->eps);
         store_if(&p->mean, r, mean);
         store_if(&p->rstd, r, rstd);
         for (int64_t c = 0; c < p->cols; c++) {
-            double h = (tsri_load(p->dtype, s, c) - mean) * rstd;
-            tsr_store(p->dtype, tsri_row(&p->y, r), c,
-                      h * value_or(&p->weight, c, 1) + value_or(&p->bias, c, 0));
+            double h = (tsri_load(dtype, s, c) - mean) * rstd;
+            tsr_store(p->y.dtype, tsri_row(&p->y, r), c,
+                      h * weight_of(p, c) + value_or(&p->bias, c, 0));
         }
     }
     return TSR_OK;
@@ -51,7 +56,7 @@ tsr_status norm_reference_forward_run(tsr_context *ctx, const void *problem,
 
 // h of element c of row r. rest: the rounding error of mean.
 static double normalised(const struct norm_problem *p, int64_t r, int64_t c, double rest) {
-    return (tsri_load(p->dtype, tsri_row(&p->x, r), c) - value_or(&p->mean, r, 0) - rest) *
+    return (tsri_load(p->x.dtype, tsri_row(&p->x, r), c) - value_or(&p->mean, r, 0) - rest) *
            value_or(&p->rstd, r, 1);
 }
 
@@ -60,7 +65,7 @@ static double rest_of_mean(const struct norm_problem *p, int64_t r) {
     double sum = 0;
     if (p->is_rmsnorm || p->mean.data == NULL || p->cols == 0) return 0;
     for (int64_t c = 0; c < p->cols; c++)
-        sum += tsri_load(p->dtype, tsri_row(&p->x, r), c) - value_or(&p->mean, r, 0);
+        sum += tsri_load(p->x.dtype, tsri_row(&p->x, r), c) - value_or(&p->mean, r, 0);
     return isfinite(sum) ? sum / (double)p->cols : 0;
 }
 
@@ -71,7 +76,7 @@ static void sum_columns(const struct norm_problem *p, int64_t first, int64_t num
     for (int64_t r = 0; r < p->rows; r++) {
         double rest = rest_of_mean(p, r);
         for (int64_t i = 0; i < num; i++) {
-            double dy = tsri_load(p->dtype, tsri_row(&p->dy, r), first + i);
+            double dy = tsri_load(p->dy.dtype, tsri_row(&p->dy, r), first + i);
             dweight[i] += dy * normalised(p, r, first + i, rest);
             dbias[i] += dy;
         }
@@ -93,17 +98,17 @@ tsr_status norm_reference_backward_run(tsr_context *ctx, const void *problem,
         const void *dy = tsri_row(&p->dy, r);
         double mean_g = 0, mean_gh = 0, rest = rest_of_mean(p, r);
         for (int64_t c = 0; c < p->cols; c++) {
-            double g = tsri_load(p->dtype, dy, c) * value_or(&p->weight, c, 1);
+            double g = tsri_load(p->dy.dtype, dy, c) * weight_of(p, c);
             mean_g += p->is_rmsnorm ? 0 : g / (double)p->cols;
             mean_gh += g * normalised(p, r, c, rest) / (double)p->cols;
         }
         for (int64_t c = 0; c < p->cols; c++) {
-            double g = tsri_load(p->dtype, dy, c) * value_or(&p->weight, c, 1);
+            double g = tsri_load(p->dy.dtype, dy, c) * weight_of(p, c);
             double h = normalised(p, r, c, rest);
             double dx = value_or(&p->rstd, r, 1) * (g - mean_g - h * mean_gh);
             if (p->dresidual_out.data != NULL)
-                dx += tsri_load(p->dtype, tsri_row(&p->dresidual_out, r), c);
-            tsr_store(p->dtype, tsri_row(&p->dx, r), c, dx);
+                dx += tsri_load(p->dresidual_out.dtype, tsri_row(&p->dresidual_out, r), c);
+            tsr_store(p->dx.dtype, tsri_row(&p->dx, r), c, dx);
         }
     }
     return TSR_OK;

@@ -1,19 +1,64 @@
 // SPDX-License-Identifier: Apache-2.0
 // The norms' operations on vectors of a row's length, compiled once per instruction set: converts weight and bias to
-// fp32 in the order that the kernels want, and makes the last sum of dweight and dbias, over groups of rows.
+// fp32 in the order that the kernels want, and makes the last sum of dweight and dbias, over groups of rows. For tensors of
+// several dtypes (norm_mixed.c) it converts rows and adds the residual.
 // Floor: weight and bias read once a call; for dweight and dbias 4 bytes a column and group.
 // Figures of the whole calls: docs/kernels/norm.md.
+#include "cpu/simd_elements.h"
 #include "ops/norm/norm_moments.h"
 
-static void widen(tsr_dtype dtype, const void *from, float *to, int64_t n) {
-    for (int64_t i = 0; i < n; i += VL) {
-        int64_t lanes = n - i < VL ? n - i : VL;
-        vf_store_n(to + i,
-                   dtype == TSR_BF16 ? vf_load_as_n(TSR_BF16, from, i, lanes)
-                                     : vf_load_as_n(TSR_F16, from, i, lanes),
-                   lanes);
+#define BY_DTYPE(dtype, CALL)                                                                      \
+    switch (dtype) {                                                                               \
+    case TSR_BF16: CALL(TSR_BF16); break;                                                          \
+    case TSR_F16: CALL(TSR_F16); break;                                                            \
+    default: CALL(TSR_F32);                                                                        \
     }
+
+SIMD_INLINE void widen_as(tsr_dtype dtype, const void *from, float *to, int64_t n) {
+#define VALUE(access, i, n) vf_get(access, dtype, from, i, n)
+    SIMD_FOR_VALUES(TSR_F32, to, n, false, VALUE);
+#undef VALUE
 }
+static void widen(tsr_dtype dtype, const void *from, float *to, int64_t n){
+#define WIDEN(dtype) widen_as(dtype, from, to, n)
+    BY_DTYPE(dtype, WIDEN)
+#undef WIDEN
+}
+
+SIMD_INLINE
+    void narrow_as(tsr_dtype dtype, const float *from, void *to, int64_t n, bool is_streaming) {
+    (void)is_streaming; // on the scalar instruction set
+#define VALUE(access, i, n) vf_load_n(from + (i), n)
+    SIMD_FOR_VALUES(dtype, to, n, is_streaming, VALUE);
+#undef VALUE
+}
+static void narrow(tsr_dtype dtype, const float *from, void *to, int64_t n, bool is_streaming){
+#define NARROW(dtype) narrow_as(dtype, from, to, n, is_streaming)
+    BY_DTYPE(dtype, NARROW)
+#undef NARROW
+}
+
+SIMD_INLINE void add_as(tsr_dtype dtype, float *x, const float *more, void *out, int64_t n,
+                        bool is_streaming) {
+    float sum[NORM_ADD_COLS] __attribute__((aligned(64)));
+    for (int64_t i = 0; i < n; i += VL) {
+        const int64_t lanes = n - i < VL ? n - i : VL;
+        vf_store_as_n(dtype, sum, i, vf_load_n(x + i, lanes) + vf_load_n(more + i, lanes), lanes);
+        vf_store_n(x + i, vf_load_as_n(dtype, sum, i, lanes), lanes);
+    }
+    if (is_streaming)
+        stream_bytes((const char *)sum, out, n * dtype_bytes(dtype));
+    else
+        memcpy(out, sum, (size_t)(n * dtype_bytes(dtype)));
+}
+static void add(tsr_dtype dtype, float *x, const float *more, void *out, int64_t n,
+                bool is_streaming) {
+#define ADD(dtype) add_as(dtype, x, more, out, n, is_streaming)
+    BY_DTYPE(dtype, ADD)
+#undef ADD
+}
+
+static void fence(void) { vf_stream_fence(); }
 
 #if defined(SIMD_HAS_PAIRS)
 SIMD_INLINE void split_as(tsr_dtype dtype, const void *from, float *to, int64_t n) {
@@ -23,11 +68,9 @@ SIMD_INLINE void split_as(tsr_dtype dtype, const void *from, float *to, int64_t 
     }
 }
 static void split(tsr_dtype dtype, const void *from, float *to, int64_t n) {
-    switch (dtype) {
-    case TSR_BF16: split_as(TSR_BF16, from, to, n); break;
-    case TSR_F16: split_as(TSR_F16, from, to, n); break;
-    default: split_as(TSR_F32, from, to, n);
-    }
+#define SPLIT(dtype) split_as(dtype, from, to, n)
+    BY_DTYPE(dtype, SPLIT)
+#undef SPLIT
 }
 #endif
 
@@ -61,6 +104,9 @@ static void reduce(const struct norm_call *call, int64_t first, int64_t last, in
 
 const struct norm_kernels TSRI_KERNEL_TABLE(norm) = {
     .widen = widen,
+    .narrow = narrow,
+    .add = add,
+    .fence = fence,
 #if defined(SIMD_HAS_PAIRS)
     .split = split,
 #endif

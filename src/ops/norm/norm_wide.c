@@ -23,7 +23,8 @@ void norm_forward_wide_row(const struct norm_call *call, int64_t row, const void
     const struct norm_vector *w = &p->weight, *b = &p->bias; // not the call's: they may be split
     for (int64_t c = 0; c < p->cols; c++) {
         double h = (tsri_load(p->dtype, s, c) - mean) * rstd;
-        double weight = w->data != NULL ? tsri_load(w->dtype, w->data, c) : 1;
+        double weight = 1;
+        if (w->data != NULL) weight = tsri_load(w->dtype, w->data, c) + (double)p->weight_offset;
         double bias = b->data != NULL ? tsri_load(b->dtype, b->data, c) : 0;
         tsr_store(p->dtype, y, c, h * weight + bias);
     }

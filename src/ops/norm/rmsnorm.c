@@ -26,9 +26,10 @@ static tsr_status check_forward(const tsr_context *ctx, const tsr_rmsnorm_forwar
         {"rstd", &args->rstd, TSRI_OUT},
     };
     TSRI_TRY(norm_check_x(op, &args->x, p));
-    TSRI_TRY(norm_check_like_x(op, &fields[3], &args->x, false, &p->y));
+    p->weight_offset = args->zero_centered_weight != 0;
+    TSRI_TRY(norm_check_like_x(op, &fields[3], &args->x, false, p, &p->y));
     TSRI_TRY(norm_check_residual(op, &fields[1], &fields[4], &args->x, p));
-    TSRI_TRY(norm_check_vector(op, &fields[2], p, p->dtype, &p->weight));
+    TSRI_TRY(norm_check_vector(op, &fields[2], p, &p->weight));
     TSRI_TRY(norm_check_statistic(op, &fields[5], &args->x, true, &p->rstd));
     TSRI_TRY(norm_check_eps(op, args->eps, args->has_eps, p));
     return norm_check_overlaps(op, fields, TSRI_COUNT(fields), p);
@@ -67,13 +68,13 @@ static tsr_status check_backward(const tsr_context *ctx, const tsr_rmsnorm_backw
         {"dweight", &args->dweight, TSRI_OUT},
     };
     TSRI_TRY(norm_check_x(op, &args->x, p));
-    TSRI_TRY(norm_check_vector(op, &fields[1], p, p->dtype, &p->weight));
+    p->weight_offset = args->zero_centered_weight != 0;
+    TSRI_TRY(norm_check_vector(op, &fields[1], p, &p->weight));
     TSRI_TRY(norm_check_statistic(op, &fields[2], &args->x, false, &p->rstd));
-    TSRI_TRY(norm_check_like_x(op, &fields[3], &args->x, false, &p->dy));
-    TSRI_TRY(norm_check_like_x(op, &fields[4], &args->x, true, &p->dresidual_out));
-    TSRI_TRY(norm_check_like_x(op, &fields[5], &args->x, false, &p->dx));
-    tsr_dtype like = tsri_is_present(&args->weight) ? args->weight.dtype : p->dtype;
-    TSRI_TRY(norm_check_vector(op, &fields[6], p, like, &p->dweight));
+    TSRI_TRY(norm_check_like_x(op, &fields[3], &args->x, false, p, &p->dy));
+    TSRI_TRY(norm_check_like_x(op, &fields[4], &args->x, true, p, &p->dresidual_out));
+    TSRI_TRY(norm_check_like_x(op, &fields[5], &args->x, false, p, &p->dx));
+    TSRI_TRY(norm_check_gradient(op, &fields[6], p, &args->weight, &p->dweight));
     return norm_check_overlaps(op, fields, TSRI_COUNT(fields), p);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans and launches of the norms' backward on CUDA. Aligned rows that fit are held in the registers of a block, others in a ring
-// of stages in shared memory, wider ones in those of a cluster of blocks (sm_90); even wider ones are swept.
+// of stages in shared memory, wider ones in those of a cluster of blocks (sm_90); even wider ones are read in tiles
+// (norm_mixed_cuda.c).
 #include "context/cuda_elements.h"
 #include "ops/norm/cuda/norm_cuda.h"
 
@@ -8,25 +9,17 @@
 // in one block. With rows in stages, a thread holds two rows of sums and one of weights.
 enum { FLOATS = 16, THREADS = NORM_MAX_THREADS, SLAB = THREADS * FLOATS };
 enum { RING_FLOATS = 20, RING_F32_FLOATS = 16 }; // of a thread of a ring
-enum { MAX_STAGES = 4, STRIP = 128 };
+enum { MAX_STAGES = 4 };
 
 static const struct norm_kernel rows_kernel = {"ops/norm/cuda/norm_backward.cu", "norm_backward"},
                                 ring_kernel = {"ops/norm/cuda/norm_backward_ring.cu",
                                                "norm_backward_ring"},
-                                sweeps_kernel = {"ops/norm/cuda/norm_backward_sweeps.cu",
-                                                 "norm_backward_sweeps"},
-                                rest_kernel = {"ops/norm/cuda/norm_rest.cu", "norm_rest"},
-                                columns_kernel = {"ops/norm/cuda/norm_columns.cu", "norm_columns"},
                                 reduce_kernel = {"ops/norm/cuda/norm_reduce.cu", "norm_reduce"};
 
 // ---- Plans ------------------------------------------------------------------------------------
 
-static bool wants_sums(const struct norm_problem *p) {
-    return p->dweight.data != NULL || p->dbias.data != NULL;
-}
-
 static void plan_sums(const struct norm_problem *p, int64_t groups, struct tsri_plan *plan) {
-    if (wants_sums(p)) plan->workspace_bytes = (size_t)(2 * groups * p->cols) * sizeof(float);
+    if (norm_wants_sums(p)) plan->workspace_bytes = (size_t)(2 * groups * p->cols) * sizeof(float);
 }
 
 static int num_tensors(const struct norm_problem *p) {
@@ -71,18 +64,6 @@ void norm_cuda_plan_backward_stages(const void *problem, const struct tsri_limit
     plan_sums(p, plan->num_tasks / blocks, plan);
 }
 
-// block_k: groups of rows for the sums, enough that the strips of 128 columns fill the card eight times.
-void norm_cuda_plan_backward_sweeps(const void *problem, const struct tsri_limits *limits,
-                                    struct tsri_plan *plan) {
-    const struct norm_problem *p = problem;
-    tsri_plan_cuda_sweeps(plan, p->rows);
-    int64_t strips = tsri_max(tsri_ceil_div(p->cols, STRIP), 1);
-    int64_t groups = tsri_ceil_div((int64_t)limits->num_sms * 8, strips);
-    plan->block_k = wants_sums(p) ? tsri_min(groups, p->rows) : 0;
-    plan_sums(p, plan->block_k, plan);
-    if (!p->is_rmsnorm) plan->workspace_bytes += (size_t)p->rows * sizeof(float); // after the sums
-}
-
 // ---- Rows in registers -------------------------------------------------------------------------
 
 // For tensors whose rows do not move in groups of 16 bytes.
@@ -91,7 +72,7 @@ static void plan_anywhere(const struct norm_problem *p, const struct tsri_limits
     if (norm_cuda_backward_stages_fit(p, limits))
         norm_cuda_plan_backward_stages(p, limits, plan);
     else
-        norm_cuda_plan_backward_sweeps(p, limits, plan);
+        norm_cuda_plan_mixed_backward(p, limits, plan);
 }
 
 // As many blocks as run at once, one per multiprocessor, each with its own sums. Their number must not depend on the
@@ -111,13 +92,9 @@ void norm_cuda_plan_backward(const void *problem, const struct tsri_limits *limi
 
 // ---- Programs ---------------------------------------------------------------------------------
 
-static bool is_sweeping(const struct tsri_plan *plan) { return plan->block_n == 0; }
+static bool is_in_tiles(const struct tsri_plan *plan) { return plan->block_n == 0; }
 static bool is_staged(const struct tsri_plan *plan) {
     return plan->block_n > 0 && plan->block_k > 0;
-}
-
-static const char *name_of(const struct norm_problem *p) {
-    return p->is_rmsnorm ? "rmsnorm_backward" : "layernorm_backward";
 }
 
 static bool is_aligned(const struct norm_problem *p) {
@@ -129,7 +106,7 @@ static bool is_aligned(const struct norm_problem *p) {
 static struct tsri_plan plan_here(tsr_context *ctx, const struct norm_problem *p,
                                   const struct tsri_plan *plan) {
     struct tsri_plan other = *plan;
-    if (is_sweeping(plan) || is_staged(plan) || is_aligned(p)) return other;
+    if (is_in_tiles(plan) || is_staged(plan) || is_aligned(p)) return other;
     other = (struct tsri_plan){0};
     plan_anywhere(p, tsri_context_limits(ctx), &other);
     return other;
@@ -137,46 +114,30 @@ static struct tsri_plan plan_here(tsr_context *ctx, const struct norm_problem *p
 
 static struct tsri_cuda_program main_program(const struct norm_problem *p,
                                              const struct tsri_plan *plan) {
-    const struct norm_kernel *kernel = is_sweeping(plan) ? &sweeps_kernel
-                                       : is_staged(plan) ? &ring_kernel
-                                                         : &rows_kernel;
-    return norm_program(kernel, p, plan);
+    return norm_program(is_staged(plan) ? &ring_kernel : &rows_kernel, p, plan);
 }
 
-// These kernels serve all dtypes.
-static struct tsri_cuda_program sums_program(const struct norm_kernel *kernel) {
-    return tsri_cuda_dtype_program(kernel->source, kernel->entry, TSR_F32);
+// This kernel serves all dtypes.
+static struct tsri_cuda_program reduce_program(void) {
+    return tsri_cuda_dtype_program(reduce_kernel.source, reduce_kernel.entry, TSR_F32);
+}
+
+tsr_status norm_cuda_prepare_reduce(tsr_context *ctx, const struct norm_problem *p) {
+    const struct tsri_cuda_program program = reduce_program();
+    return tsri_cuda_prepare(norm_cuda_name(p, true), tsri_context_queue(ctx), &program);
 }
 
 tsr_status norm_cuda_backward_prepare(tsr_context *ctx, const void *problem,
                                       const struct tsri_plan *plan) {
     const struct norm_problem *p = problem;
-    const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
     const struct tsri_plan here = plan_here(ctx, p, plan);
-    const struct tsri_cuda_program of_rows = main_program(p, &here),
-                                   of_columns = sums_program(&columns_kernel),
-                                   of_reduce = sums_program(&reduce_kernel);
-    const struct tsri_cuda_program of_rest = sums_program(&rest_kernel);
-    TSRI_TRY(tsri_cuda_prepare(name_of(p), queue, &of_rows));
-    if (is_sweeping(&here) && !p->is_rmsnorm)
-        TSRI_TRY(tsri_cuda_prepare(name_of(p), queue, &of_rest));
-    if (!wants_sums(p)) return TSR_OK;
-    if (is_sweeping(&here)) TSRI_TRY(tsri_cuda_prepare(name_of(p), queue, &of_columns));
-    return tsri_cuda_prepare(name_of(p), queue, &of_reduce);
+    if (is_in_tiles(&here)) return norm_cuda_mixed_prepare_backward(ctx, p, &here);
+    const struct tsri_cuda_program of_rows = main_program(p, &here);
+    TSRI_TRY(tsri_cuda_prepare(norm_cuda_name(p, true), tsri_context_queue(ctx), &of_rows));
+    return norm_wants_sums(p) ? norm_cuda_prepare_reduce(ctx, p) : TSR_OK;
 }
 
 // ---- Launches ---------------------------------------------------------------------------------
-
-static tsr_status launch(tsr_context *ctx, const struct norm_problem *p,
-                         const struct norm_kernel *kernel, int64_t num_blocks, int num_threads,
-                         const void *params) {
-    const struct tsri_cuda_program program = sums_program(kernel);
-    const struct tsri_cuda_launch launch = {.num_blocks = num_blocks,
-                                            .num_threads = num_threads,
-                                            .is_early = kernel == &reduce_kernel,
-                                            .params = params};
-    return tsri_cuda_launch(name_of(p), tsri_context_queue(ctx), &program, &launch);
-}
 
 // Processes the rows in blocks with a queue each, whose memory then serves to add the sums.
 static tsr_status run_rows(tsr_context *ctx, const struct norm_problem *p,
@@ -192,7 +153,7 @@ static tsr_status run_rows(tsr_context *ctx, const struct norm_problem *p,
         .is_early = true,
         .params = params,
     };
-    return tsri_cuda_launch(name_of(p), tsri_context_queue(ctx), &program, &launch);
+    return tsri_cuda_launch(norm_cuda_name(p, true), tsri_context_queue(ctx), &program, &launch);
 }
 
 // The stages' memory serves to add the sums, too, of half of a block's rows at a time.
@@ -214,26 +175,11 @@ static tsr_status run_stages(tsr_context *ctx, const struct norm_problem *p,
         .is_early = true,
         .params = params,
     };
-    return tsri_cuda_launch(name_of(p), tsri_context_queue(ctx), &program, &launch);
+    return tsri_cuda_launch(norm_cuda_name(p, true), tsri_context_queue(ctx), &program, &launch);
 }
 
-// The sums over rows come first, because dx may overwrite x or dy.
-static tsr_status run_sweeps(tsr_context *ctx, const struct norm_problem *p,
-                             const struct tsri_plan *plan,
-                             const struct norm_backward_params *params) {
-    enum { THREADS_OF_REST = 256 };
-    const struct tsri_cuda_program program = main_program(p, plan);
-    int64_t strips = tsri_ceil_div(p->cols, STRIP);
-    if (params->rest != NULL)
-        TSRI_TRY(
-            launch(ctx, p, &rest_kernel, tsri_min(p->rows, INT32_MAX), THREADS_OF_REST, params));
-    if (params->partial != NULL)
-        TSRI_TRY(launch(ctx, p, &columns_kernel, plan->block_k * strips, STRIP, params));
-    return tsri_cuda_rows_launch(ctx, name_of(p), plan, &program, 0, params);
-}
-
-static tsr_status run_reduce(tsr_context *ctx, const struct norm_problem *p, const float *partial,
-                             int64_t groups) {
+tsr_status norm_cuda_reduce(tsr_context *ctx, const struct norm_problem *p, const float *partial,
+                            int64_t groups) {
     enum { STRIP_OF_REDUCE = 32, THREADS_OF_REDUCE = 256 };
     const struct norm_reduce_params params = {
         .partial = partial,
@@ -244,8 +190,13 @@ static tsr_status run_reduce(tsr_context *ctx, const struct norm_problem *p, con
         .dweight_dtype = (int)p->dweight.dtype,
         .dbias_dtype = (int)p->dbias.dtype,
     };
-    return launch(ctx, p, &reduce_kernel, 2 * tsri_ceil_div(p->cols, STRIP_OF_REDUCE),
-                  THREADS_OF_REDUCE, &params);
+    const struct tsri_cuda_program program = reduce_program();
+    const struct tsri_cuda_launch launch = {.num_blocks =
+                                                2 * tsri_ceil_div(p->cols, STRIP_OF_REDUCE),
+                                            .num_threads = THREADS_OF_REDUCE,
+                                            .is_early = true,
+                                            .params = &params};
+    return tsri_cuda_launch(norm_cuda_name(p, true), tsri_context_queue(ctx), &program, &launch);
 }
 
 tsr_status norm_cuda_backward_run(tsr_context *ctx, const void *problem,
@@ -253,9 +204,8 @@ tsr_status norm_cuda_backward_run(tsr_context *ctx, const void *problem,
     const struct norm_problem *p = problem;
     const struct tsri_plan here = plan_here(ctx, p, of_call), *plan = &here;
     if (p->cols == 0) return TSR_OK;
-    const int64_t groups = is_sweeping(plan) ? plan->block_k
-                           : is_staged(plan) ? plan->num_tasks / plan->block_k
-                                             : plan->num_tasks;
+    if (is_in_tiles(plan)) return norm_cuda_mixed_backward(ctx, p, plan, workspace);
+    const int64_t groups = is_staged(plan) ? plan->num_tasks / plan->block_k : plan->num_tasks;
     struct norm_backward_params params = {
         .x = p->x.data,
         .dy = p->dy.data,
@@ -264,41 +214,29 @@ tsr_status norm_cuda_backward_run(tsr_context *ctx, const void *problem,
         .mean = p->mean.data,
         .rstd = p->rstd.data,
         .dx = p->dx.data,
-        .partial = wants_sums(p) ? workspace : NULL,
+        .partial = norm_wants_sums(p) ? workspace : NULL,
         .x_stride = p->x.stride,
         .dy_stride = p->dy.stride,
         .dresidual_out_stride = p->dresidual_out.stride,
         .dx_stride = p->dx.stride,
         .rows = p->rows,
         .cols = (int)p->cols,
-        .dtype = (int)p->dtype,
         .is_rmsnorm = p->is_rmsnorm,
         .weight_is_f32 = p->weight.dtype == TSR_F32,
-        .is_aligned = is_aligned(p),
     };
-    if (is_sweeping(plan) && !p->is_rmsnorm)
-        params.rest = (float *)workspace + (wants_sums(p) ? 2 * groups * p->cols : 0);
     if (p->rows > 0)
-        TSRI_TRY((is_sweeping(plan) ? run_sweeps(ctx, p, plan, &params)
-                  : is_staged(plan) ? run_stages(ctx, p, plan, &params)
-                                    : run_rows(ctx, p, plan, &params)));
-    if (!wants_sums(p)) return TSR_OK;
-    return run_reduce(ctx, p, workspace, groups);
+        TSRI_TRY((is_staged(plan) ? run_stages(ctx, p, plan, &params)
+                                  : run_rows(ctx, p, plan, &params)));
+    return norm_wants_sums(p) ? norm_cuda_reduce(ctx, p, workspace, groups) : TSR_OK;
 }
 
 // ---- The standard set ---------------------------------------------------------------------------
 // layernorm lists these kernels for rmsnorm too.
 
-// Of each dtype stages of each number of threads, and of clusters; then aligned rows and the sweeps.
+// Of each dtype stages of each number of threads, and of clusters; then aligned rows.
 static bool rows_program(int index, int cuda_arch, struct tsri_cuda_program *program) {
-    const struct tsri_cuda_rows_list list = {rows_kernel.source,
-                                             rows_kernel.entry,
-                                             FLOATS,
-                                             THREADS,
-                                             sweeps_kernel.source,
-                                             sweeps_kernel.entry,
-                                             .are_sweeps_rare =
-                                                 cuda_arch >= 90}; // clusters serve them
+    const struct tsri_cuda_rows_list list = {rows_kernel.source, rows_kernel.entry, FLOATS,
+                                             THREADS};
     const int of_dtype = NORM_NUM_RINGS + (cuda_arch >= 90);
     const int num_staged = of_dtype * TSRI_NUM_CUDA_DTYPES;
     if (index >= num_staged) return tsri_cuda_rows_kernel(&list, index - num_staged, program);
@@ -311,10 +249,9 @@ static bool rows_program(int index, int cuda_arch, struct tsri_cuda_program *pro
 }
 
 bool norm_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
-    static const struct norm_kernel *const others[] = {&columns_kernel, &reduce_kernel,
-                                                       &rest_kernel};
-    enum { NUM_OTHERS = TSRI_COUNT(others) };
-    if (index >= NUM_OTHERS) return rows_program(index - NUM_OTHERS, cuda_arch, program);
-    *program = sums_program(others[index]);
+    if (index < NORM_NUM_MIXED_BACKWARD) return norm_cuda_mixed_kernel(index, true, program);
+    index -= NORM_NUM_MIXED_BACKWARD;
+    if (index > 0) return rows_program(index - 1, cuda_arch, program);
+    *program = reduce_program();
     return true;
 }

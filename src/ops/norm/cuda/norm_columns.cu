@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over rows for dweight and dbias (cols), for rows too wide for norm_backward.cu. A block has a strip of 128
+// Sums over rows for dweight and dbias (cols), for rows wider than a tile of norm_mixed_backward.cu. A block has a strip of 128
 // columns and one of several groups of rows. Must run before dx is written, because dx may overwrite x or dy.
 // Floor: x and dy read once, 8 cols bytes a group written.
-// See docs/kernels/norm.md (cuda-sweeps).
+// See docs/kernels/norm.md (cuda-mixed).
 // The host defines
-//     DTYPE (2: the tensors' dtype is known at run time)
+//     DTYPE (2: the tensors' dtypes are known at run time)
 #define THREADS_PER_ROW 128
-#include "cuda/device/any_dtype.cuh"
-#include "ops/norm/cuda/norm_device.cuh"
-#include "ops/norm/cuda/norm_params.h"
+#include "ops/norm/cuda/norm_mixed.cuh"
 
 extern "C" __global__ void __launch_bounds__(128)
-    norm_columns(const struct norm_backward_params p) {
+    norm_columns(const struct norm_mixed_params p) {
     int strips = (p.cols + 127) / 128, groups = gridDim.x / strips;
     int group = blockIdx.x / strips, col = blockIdx.x % strips * 128 + threadIdx.x;
     float dweight = 0, dbias = 0;
@@ -19,8 +17,8 @@ extern "C" __global__ void __launch_bounds__(128)
 #pragma unroll 4
     for (long long row = group; row < p.rows; row += groups) {
         float mean = p.mean != 0 ? p.mean[row] : 0;
-        float dy = load_any(p.dy, row * p.dy_stride + col, p.dtype);
-        float x = load_any(p.x, row * p.x_stride + col, p.dtype);
+        float dy = load_any(p.dy.data, view_at(&p.dy, row) + col, p.dy.dtype);
+        float x = load_any(p.x.data, view_at(&p.x, row) + col, p.x.dtype);
         float rest = p.rest != 0 ? p.rest[row] : 0;
         dweight += dy * (normalised(x, mean, p.rstd[row]) - rest);
         dbias += dy;

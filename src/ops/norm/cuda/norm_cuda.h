@@ -8,6 +8,7 @@
 #include "ops/norm/norm_problem.h"
 
 enum { NORM_MAX_THREADS = 512 }; // per row; with more, each thread has too few registers
+enum { NORM_CUDA_MAX_COLS = INT32_MAX - 65536 };
 
 struct norm_kernel {
     const char *source, *entry;
@@ -76,6 +77,19 @@ void norm_plan_ring(const struct norm_problem *p, const struct tsri_limits *limi
                     const struct norm_ring *ring, int blocks, struct tsri_plan *plan);
 // The plan of the index-th kernel; the one after NORM_NUM_RINGS is that of a cluster's blocks.
 struct tsri_plan norm_ring_size(int floats, int index);
+
+static inline const char *norm_cuda_name(const struct norm_problem *p, bool is_backward) {
+    if (is_backward) return p->is_rmsnorm ? "rmsnorm_backward" : "layernorm_backward";
+    return p->is_rmsnorm ? "rmsnorm_forward" : "layernorm_forward";
+}
+
+// dweight and dbias from the sums of so many groups of rows (norm_backward_cuda.c).
+tsr_status norm_cuda_prepare_reduce(tsr_context *ctx, const struct norm_problem *p);
+tsr_status norm_cuda_reduce(tsr_context *ctx, const struct norm_problem *p, const float *partial,
+                            int64_t groups);
+
+// Kernels of norm_mixed_cuda.c.
+enum { NORM_NUM_MIXED_FORWARD = 7, NORM_NUM_MIXED_BACKWARD = 8 };
 
 // ---- Programs ---------------------------------------------------------------------------------
 

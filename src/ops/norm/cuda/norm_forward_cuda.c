@@ -6,7 +6,7 @@
 
 // A thread holds 64 bytes of a row, or up to 128 of a short fp32 row, so that 1024 or 640 threads run on a
 // multiprocessor. Rows of clusters and the widest fp32 rows, with 512 threads, use a queue of QUEUE_BYTES per thread.
-enum { FLOATS = 32, QUEUE_BYTES = 256, MAX_COLS = INT32_MAX - 65536 };
+enum { FLOATS = 32, QUEUE_BYTES = 256 };
 enum { SM_THREADS = 1024, NO_QUEUE_F32_COLS = 8192 };
 static const struct tsri_cuda_width f32_widths[] = {{256, 32},  {512, 16},  {1024, 16}, {2048, 16},
                                                     {4096, 16}, {8192, 16}, {16384, 32}},
@@ -29,8 +29,7 @@ static const struct norm_kernel rows_kernel = {"ops/norm/cuda/norm_forward.cu", 
 
 bool norm_cuda_fits(const void *problem, const struct tsri_limits *limits) {
     const struct norm_problem *p = problem;
-    (void)limits;
-    return p->dtype != TSR_F64 && p->cols <= MAX_COLS;
+    return norm_cuda_mixed_fits(p, limits) && !p->is_mixed && p->weight_offset == 0;
 }
 
 static int num_tensors(const struct norm_problem *p) { return p->residual.data != NULL ? 2 : 1; }
@@ -95,7 +94,7 @@ static struct deal deal_out(const struct norm_problem *p, const struct tsri_limi
 // In 16 bits, and where rows do not move in groups of 16 bytes, stages are faster than clusters.
 bool norm_cuda_forward_clusters_fit(const void *problem, const struct tsri_limits *limits) {
     const struct norm_problem *p = problem;
-    return p->dtype == TSR_F32 && p->cols % 4 == 0 &&
+    return norm_cuda_fits(p, limits) && p->dtype == TSR_F32 && p->cols % 4 == 0 &&
            norm_clusters_fit(p, limits, FLOATS * NORM_MAX_THREADS) && has_room_for(p, limits);
 }
 
@@ -128,10 +127,6 @@ void norm_cuda_plan_forward_stages(const void *problem, const struct tsri_limits
 
 // ---- Launches ---------------------------------------------------------------------------------
 
-static const char *name_of(const struct norm_problem *p) {
-    return p->is_rmsnorm ? "rmsnorm_forward" : "layernorm_forward";
-}
-
 // The plan for the tensors' addresses: wide rows that are not aligned go through stages.
 static struct tsri_plan plan_here(tsr_context *ctx, const struct norm_problem *p,
                                   const struct tsri_plan *plan) {
@@ -155,7 +150,7 @@ tsr_status norm_cuda_forward_prepare(tsr_context *ctx, const void *problem,
                                      const struct tsri_plan *plan) {
     const struct tsri_plan here = plan_here(ctx, problem, plan);
     const struct tsri_cuda_program program = program_of(problem, &here, !is_aligned(problem));
-    return tsri_cuda_prepare(name_of(problem), tsri_context_queue(ctx), &program);
+    return tsri_cuda_prepare(norm_cuda_name(problem, false), tsri_context_queue(ctx), &program);
 }
 
 tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
@@ -209,11 +204,11 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
         .params = &params,
     };
     if (plan->num_tasks == 0) return TSR_OK;
-    return tsri_cuda_launch(name_of(p), tsri_context_queue(ctx), &program, &launch);
+    return tsri_cuda_launch(norm_cuda_name(p, false), tsri_context_queue(ctx), &program, &launch);
 }
 
 // layernorm lists these kernels for rmsnorm too: of each dtype those of each width, aligned and then in words, then stages, then
-// clusters.
+// clusters; last those of several dtypes.
 bool norm_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
     for (int d = 0; d < TSRI_NUM_CUDA_DTYPES; d++) {
         const struct norm_problem p = {.dtype = tsri_cuda_dtypes[d]};
@@ -241,5 +236,5 @@ bool norm_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program
         program->is_rare = index >= num_rows;
         return true;
     }
-    return false;
+    return norm_cuda_mixed_kernel(index, false, program);
 }

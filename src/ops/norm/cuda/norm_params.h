@@ -27,17 +27,43 @@ struct norm_forward_params {
 struct norm_backward_params {
     const void *x, *dy, *dresidual_out, *weight;
     const float *mean, *rstd;
-    float *rest; // (rows): mean of h (norm_rest.cu); NULL: rmsnorm, or computed in the kernel
     void *dx;
     float *partial; // (blocks, 2, cols): each block's sums for dweight, dbias; NULL: not wanted
     long long x_stride, dy_stride, dresidual_out_stride, dx_stride, rows;
     int cols;
-    int dtype; // dtype of x and dy
-    int is_rmsnorm, weight_is_f32, is_aligned;
+    int is_rmsnorm, weight_is_f32;
     int stages; // of the queue of rows
     int slab;   // columns per block if a cluster shares the row
     int num_tensors,
         stage_bytes; // staged: 2, or 3 with dresidual_out; bytes of a row of one of them
+};
+
+// ---- Tensors of several dtypes, rows of two strides ---------------------------------------------------
+
+// Rows of a tensor, as struct tsri_rows: row r begins at r * stride, or with groups at r / group * group_stride + r % group *
+// stride. data is NULL if the tensor is absent.
+struct norm_view {
+    void *data;
+    long long stride, group, group_stride;
+    int dtype;
+};
+
+struct norm_mixed_params {
+    struct norm_view x, residual, residual_out, y; // forward
+    struct norm_view dy, dresidual_out, dx;        // backward
+    struct norm_view weight, bias;                 // of one row
+    float weight_offset;
+    int is_aligned; // four elements of every tensor move at once
+    // Forward: the fields that no tensor has.
+    struct norm_forward_params forward;
+    // Backward.
+    const float *mean, *rstd;
+    float *
+        rest; // (rows), of norm_rest.cu: the rounding error of the mean; NULL: rmsnorm, or found in the kernel
+    float
+        *partial; // (blocks, 2, cols): each block's sums for dweight, dbias; NULL: not wanted here
+    long long rows;
+    int cols, is_rmsnorm;
 };
 
 struct norm_reduce_params {

@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rounding error of each row's mean, as the mean of h = (x - mean) rstd; 0 if the mean is near 0, without reading
-// the row. For norm_columns.cu and norm_backward_sweeps.cu.
+// the row. For norm_columns.cu.
 // Floor: 12 bytes a row; rows with a far mean are read once.
 // Figures: docs/kernels/norm.md.
 // The host defines
-//     DTYPE (2: the tensors' dtype is known at run time)
+//     DTYPE (2: the tensors' dtypes are known at run time)
 #define THREADS_PER_ROW 256
-#include "cuda/device/any_dtype.cuh"
-#include "ops/norm/cuda/norm_device.cuh"
-#include "ops/norm/cuda/norm_params.h"
+#include "ops/norm/cuda/norm_mixed.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS_PER_ROW)
-    norm_rest(const struct norm_backward_params p) {
+    norm_rest(const struct norm_mixed_params p) {
     DECLARE_REDUCER(reducer);
     for (long long row = blockIdx.x; row < p.rows; row += gridDim.x) {
         float mean = p.mean[row], rstd = p.rstd[row], sum = 0;
         int is_far = is_mean_far(mean, rstd);
         for (int col = ROW_THREAD; is_far && col < p.cols; col += THREADS_PER_ROW)
-            sum += normalised(load_any(p.x, row * p.x_stride + col, p.dtype), mean, rstd);
+            sum += normalised(load_any(p.x.data, view_at(&p.x, row) + col, p.x.dtype), mean, rstd);
         if (is_far) sum = reduce_sum(sum, &reducer);
         if (ROW_THREAD == 0) p.rest[row] = rest_of(sum, p.cols);
     }

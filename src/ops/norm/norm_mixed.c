@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// The norms on CPU threads where the tensors have several dtypes or rows of two strides. Some rows at a time are widened to
+// fp32, which stay in the caches, go through the fused kernels of fp32, and leave in the dtype of the output. A tensor of fp32
+// whose rows lie at one stride is used where it is.
+// Floor: that of norm_forward_simd.c and norm_backward_simd.c.
+// Limit: arithmetic, of the conversions too.
+// Figures: docs/kernels/norm.md (mixed).
+#include "ops/norm/norm_problem.h"
+
+enum { SHORT_COLS = 128 };
+
+// Rows of a block. Backward sums them as one group (norm_group_rows).
+static int64_t forward_block_rows(const struct norm_problem *p) {
+    enum { BYTES = 64 << 10, MOST = 64 };
+    const int64_t row_bytes = tsri_max(p->cols, 1) * (int64_t)sizeof(float);
+    return tsri_max(tsri_min(BYTES / row_bytes, MOST), 1);
+}
+static int64_t backward_block_rows(const struct norm_problem *p) {
+    return p->cols <= SHORT_COLS ? 16 : NORM_MAX_BLOCK_ROWS;
+}
+
+// The problem that the kernels of fp32 see, but for its large tensors and its rows.
+static struct norm_problem widened_problem(const struct norm_problem *p) {
+    struct norm_problem of_block = *p;
+    of_block.dtype = TSR_F32;
+    of_block.is_mixed = false;
+    of_block.residual.data = of_block.residual_out.data = NULL;
+    return of_block;
+}
+
+// ---- Plans ------------------------------------------------------------------------------------
+
+static size_t block_bytes(const struct norm_problem *p, int64_t rows) {
+    return tsri_round_up((size_t)(rows * p->cols) * sizeof(float), 64);
+}
+
+static size_t sums_bytes(const struct norm_problem *p) {
+    return 2 * (size_t)norm_padded_cols(p) * sizeof(float);
+}
+
+// Per thread: forward one block, which becomes y where it lies; backward three blocks and the sums of one.
+static struct norm_layout layout_of(const struct norm_problem *p, bool is_backward,
+                                    int num_threads) {
+    const struct norm_problem of_block = widened_problem(p);
+    struct norm_layout layout = is_backward ? norm_backward_layout(&of_block, true)
+                                            : norm_forward_layout(&of_block, true, false, 0);
+    layout.scratch = layout.total;
+    layout.scratch_per_thread = is_backward
+                                    ? 3 * block_bytes(p, backward_block_rows(p)) + sums_bytes(p)
+                                    : block_bytes(p, forward_block_rows(p));
+    layout.total += layout.scratch_per_thread * (size_t)num_threads;
+    return layout;
+}
+
+static int64_t bytes_per_row(const struct norm_problem *p) {
+    const struct tsri_rows *const all[] = {
+        &p->x, &p->residual, &p->residual_out, &p->y, &p->dy, &p->dresidual_out, &p->dx};
+    int64_t bytes = 0;
+    for (int i = 0; i < TSRI_COUNT(all); i++)
+        if (all[i]->data != NULL) bytes += p->cols * (int64_t)tsr_dtype_bytes(all[i]->dtype);
+    return bytes;
+}
+
+static void plan(const struct norm_problem *p, const struct tsri_limits *limits, bool is_backward,
+                 const struct tsri_rows *out, struct tsri_plan *plan) {
+    const int64_t bytes = bytes_per_row(p);
+    tsri_plan_rows(plan, limits, p->rows, bytes);
+    plan->is_streaming = !p->is_in_place && tsri_should_stream_rows(limits, p->rows * bytes, out);
+    plan->workspace_bytes = layout_of(p, is_backward, limits->num_threads).total;
+}
+
+void norm_plan_mixed_forward(const void *problem, const struct tsri_limits *limits,
+                             struct tsri_plan *of_call) {
+    const struct norm_problem *p = problem;
+    plan(p, limits, false, &p->y, of_call);
+}
+
+void norm_plan_mixed_backward(const void *problem, const struct tsri_limits *limits,
+                              struct tsri_plan *of_call) {
+    const struct norm_problem *p = problem;
+    plan(p, limits, true, &p->dx, of_call);
+    if (!norm_wants_sums(p) || p->rows == 0) return;
+    of_call->grain = norm_group_rows(p);
+    of_call->num_tasks = tsri_ceil_div(p->rows, of_call->grain);
+}
+
+// ---- Blocks -----------------------------------------------------------------------------------
+
+struct pass {
+    const struct norm_problem *problem;
+    const struct tsri_plan *plan;
+    const struct norm_call *call; // of the widened problem
+    const struct norm_kernels *kernels;
+    norm_kernel *kernel;
+    char *scratch;
+    size_t scratch_per_thread;
+};
+
+static bool is_direct(const struct tsri_rows *t, int64_t first, int64_t num) {
+    return t->dtype == TSR_F32 &&
+           (t->group == 0 || first / t->group == (first + num - 1) / t->group);
+}
+
+static struct tsri_rows floats_of(float *data, const struct norm_problem *p, int64_t num) {
+    return (struct tsri_rows){(char *)data, TSR_F32, num, p->cols, p->cols, 0, 0};
+}
+
+// Rows [first, first + num) of an output: the tensor's own, or `block`, from which write_rows fills them.
+static struct tsri_rows output_rows(const struct norm_problem *p, const struct tsri_rows *t,
+                                    float *block, int64_t first, int64_t num) {
+    if (!is_direct(t, first, num)) return floats_of(block, p, num);
+    struct tsri_rows rows = *t;
+    rows.data = p->cols > 0 ? tsri_row(t, first) : t->data;
+    rows.rows = num;
+    rows.group = 0;
+    return rows;
+}
+
+// The same of an input, widened into the block. Without a tensor: no rows.
+static struct tsri_rows input_rows(const struct pass *pass, const struct tsri_rows *t, float *block,
+                                   int64_t first, int64_t num) {
+    const struct norm_problem *p = pass->problem;
+    if (t->data == NULL) return *t;
+    const struct tsri_rows rows = output_rows(p, t, block, first, num);
+    for (int64_t r = 0; r < num && rows.data == (char *)block && p->cols > 0; r++)
+        pass->kernels->widen(t->dtype, tsri_row(t, first + r), block + r * p->cols, p->cols);
+    return rows;
+}
+
+static void write_rows(const struct pass *pass, const struct tsri_rows *t,
+                       const struct tsri_rows *rows, const float *block, int64_t first) {
+    if (rows->data != (const char *)block || pass->problem->cols == 0) return;
+    for (int64_t r = 0; r < rows->rows; r++)
+        pass->kernels->narrow(t->dtype, block + r * rows->cols, tsri_row(t, first + r), rows->cols,
+                              pass->plan->is_streaming);
+}
+
+// x + residual, rounded to the dtype of residual_out, which is written too.
+static void sum_rows(const struct pass *pass, float *block, int64_t first, int64_t num) {
+    const struct norm_problem *p = pass->problem;
+    const struct tsri_rows *x = &p->x, *residual = &p->residual, *out = &p->residual_out;
+    float more[NORM_ADD_COLS];
+    for (int64_t r = 0; r < num; r++)
+        for (int64_t c = 0; c < p->cols; c += NORM_ADD_COLS) {
+            const int64_t n = tsri_min(p->cols - c, NORM_ADD_COLS);
+            float *sum = block + r * p->cols + c;
+            pass->kernels->widen(x->dtype, tsri_element(x, first + r, c), sum, n);
+            pass->kernels->widen(residual->dtype, tsri_element(residual, first + r, c), more, n);
+            pass->kernels->add(out->dtype, sum, more, tsri_element(out, first + r, c), n,
+                               pass->plan->is_streaming);
+        }
+}
+
+// The vector's part that belongs to the rows from `first` on.
+static struct norm_vector rest_of(struct norm_vector v, int64_t first) {
+    if (v.data != NULL) v.data = (float *)v.data + first;
+    return v;
+}
+
+static struct norm_problem block_of(const struct pass *pass, int64_t first, int64_t num) {
+    struct norm_problem of_block = *pass->call->problem;
+    of_block.rows = num;
+    of_block.mean = rest_of(of_block.mean, first);
+    of_block.rstd = rest_of(of_block.rstd, first);
+    return of_block;
+}
+
+static void forward_task(void *arg, int64_t index, int thread) {
+    const struct pass *pass = arg;
+    const struct norm_problem *p = pass->problem;
+    const int64_t at = index * pass->plan->grain, end = tsri_min(at + pass->plan->grain, p->rows);
+    const int64_t most = forward_block_rows(p);
+    float *block = (float *)(void *)(pass->scratch + (size_t)thread * pass->scratch_per_thread);
+    for (int64_t first = at; first < end; first += most) {
+        const int64_t num = tsri_min(most, end - first);
+        struct norm_problem of_block = block_of(pass, first, num);
+        struct norm_call call = *pass->call;
+        call.problem = &of_block;
+        if (p->residual.data != NULL) {
+            sum_rows(pass, block, first, num);
+            of_block.x = floats_of(block, p, num);
+        } else {
+            of_block.x = input_rows(pass, &p->x, block, first, num);
+        }
+        of_block.y = output_rows(p, &p->y, block, first, num);
+        pass->kernel(&call, 0, num, thread);
+        write_rows(pass, &p->y, &of_block.y, block, first);
+    }
+    if (pass->plan->is_streaming) pass->kernels->fence();
+}
+
+static void backward_task(void *arg, int64_t index, int thread) {
+    const struct pass *pass = arg;
+    const struct norm_problem *p = pass->problem;
+    const int64_t at = index * pass->plan->grain, end = tsri_min(at + pass->plan->grain, p->rows);
+    const int64_t most = backward_block_rows(p), padded = norm_padded_cols(p);
+    char *scratch = pass->scratch + (size_t)thread * pass->scratch_per_thread;
+    float *block[3], *sums = pass->call->partial + 2 * padded * index;
+    for (int i = 0; i < 3; i++, scratch += block_bytes(p, most))
+        block[i] = (float *)(void *)scratch;
+    float *sums_of_block = (float *)(void *)scratch;
+    for (int64_t first = at; first < end; first += most) {
+        const int64_t num = tsri_min(most, end - first);
+        struct norm_problem of_block = block_of(pass, first, num);
+        struct norm_call call = *pass->call;
+        call.problem = &of_block;
+        call.partial = first == at ? sums : sums_of_block;
+        of_block.x = input_rows(pass, &p->x, block[0], first, num);
+        of_block.dy = input_rows(pass, &p->dy, block[1], first, num);
+        of_block.dresidual_out = input_rows(pass, &p->dresidual_out, block[2], first, num);
+        of_block.dx = output_rows(p, &p->dx, block[1], first, num);
+        pass->kernel(&call, 0, num, thread);
+        write_rows(pass, &p->dx, &of_block.dx, block[1], first);
+        if (!norm_wants_sums(p) || first == at) continue;
+        for (int64_t i = 0; i < (p->is_rmsnorm ? padded : 2 * padded); i++)
+            sums[i] += sums_of_block[i];
+    }
+    if (pass->plan->is_streaming) pass->kernels->fence();
+}
+
+static void run(tsr_context *ctx, const struct norm_problem *p, const struct tsri_plan *plan,
+                bool is_backward, void *workspace) {
+    const struct norm_problem of_call = widened_problem(p);
+    const struct norm_layout layout =
+        layout_of(p, is_backward, tsri_context_limits(ctx)->num_threads);
+    const tsr_isa isa = tsr_context_isa(ctx);
+    // Rows of a block are too few for a split copy of the vectors, and fp32 has no use for one.
+    const struct norm_call call = norm_make_call(ctx, &of_call, true, false, &layout, workspace);
+    struct pass pass = {
+        .problem = p,
+        .plan = plan,
+        .call = &call,
+        .kernels = norm_kernels(isa),
+        .kernel = is_backward ? norm_backward_kernels(isa)->run : norm_forward_kernels(isa)->run,
+        .scratch = (char *)workspace + layout.scratch,
+        .scratch_per_thread = layout.scratch_per_thread,
+    };
+    tsri_parallel(ctx, plan->num_tasks, is_backward ? backward_task : forward_task, &pass);
+    if (is_backward) norm_reduce_columns(ctx, &call);
+}
+
+tsr_status norm_mixed_forward_run(tsr_context *ctx, const void *problem,
+                                  const struct tsri_plan *plan, void *workspace) {
+    run(ctx, problem, plan, false, workspace);
+    return TSR_OK;
+}
+
+tsr_status norm_mixed_backward_run(tsr_context *ctx, const void *problem,
+                                   const struct tsri_plan *plan, void *workspace) {
+    run(ctx, problem, plan, true, workspace);
+    return TSR_OK;
+}
