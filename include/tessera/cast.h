@@ -11,9 +11,9 @@ extern "C" {
 // y = x, or y = x scale where has_scale is set, rounded to y's dtype: conversion, quantisation,
 // dequantisation, strided copy.
 //
-// Shapes    x, y: (..., cols), the same shape; leading dimensions must collapse to rows of one
-//           stride.
-// Strides   last dimension contiguous; row stride of x any (0 repeats a row), of y at least cols.
+// Shapes    x, y: (..., cols), the same shape; the leading dimensions of each must collapse to rows of one
+//           stride or two, as the heads inside a packed qkv, (tokens, heads, head_dim).
+// Strides   last dimension contiguous; those of x any (0 repeats rows); rows of y do not overlap.
 // Dtypes    x and y each one of f64, f32, bf16, f16, e4m3, e5m2: any to any.
 // Aliasing  y may be x itself (same data, dtype and strides); any other overlap is
 //           INVALID_ARGUMENT.

@@ -16,6 +16,7 @@ static void align(struct elements_grid *grid, const struct tsri_rows *const *vie
         int64_t first = (int64_t)((uintptr_t)v->data / tsr_dtype_bytes(v->dtype)) % unit;
         int64_t step = v->rows > 1 ? v->stride % unit : 0;
         grid->is_apart |= base >= 0 && (first != base || step != growth);
+        grid->is_apart |= v->group > 0 && (step != 0 || v->group_stride % unit != 0);
         base = first;
         growth = step;
     }

@@ -12,7 +12,7 @@ void tsri_cuda_elements_grid(struct elements_grid *grid, const struct tsri_rows 
                              int num_views, int unit, int at_once);
 
 static inline struct elements_view tsri_elements_view(const struct tsri_rows *rows) {
-    return (struct elements_view){rows->data, rows->stride};
+    return (struct elements_view){rows->data, rows->stride, rows->group, rows->group_stride};
 }
 
 // params contains the grid.

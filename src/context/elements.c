@@ -4,7 +4,7 @@
 void tsri_merge_rows(struct tsri_rows *const *views, int num_views) {
     for (int i = 0; i < num_views; i++)
         if (views[i]->dtype != TSR_DTYPE_NONE && views[i]->rows > 1 &&
-            views[i]->stride != views[i]->cols)
+            (views[i]->stride != views[i]->cols || views[i]->group > 0))
             return;
     for (int i = 0; i < num_views; i++) {
         views[i]->cols *= views[i]->rows;

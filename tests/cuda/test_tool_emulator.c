@@ -35,8 +35,14 @@ static const struct emulator_case cases[] = {
     {"layernorm_backward", "cuda-staged", TSR_BF16,
      "rows=5 cols=12301 +weight +dresidual_out +dweight +dbias", FILL_SHIFTED}, // a cluster
     {"layernorm_backward", "cuda-rows", TSR_F32, "rows=40 cols=60 +dweight +dbias", FILL_SHIFTED},
-    {"layernorm_backward", "cuda-sweeps", TSR_F32, "rows=5 cols=3000 +dweight", FILL_SHIFTED},
-    {"rmsnorm_backward", "cuda-sweeps", TSR_BF16, "rows=5 cols=3000 +dweight"},
+    {"layernorm_backward", "cuda-mixed", TSR_F32, "rows=3 cols=9000 +dweight", FILL_SHIFTED},
+    {"rmsnorm_backward", "cuda-mixed", TSR_BF16,
+     "rows=5 heads=3 cols=128 dy_dtype=f32 +weight +dweight"},
+    {"rmsnorm_forward", "cuda-mixed", TSR_BF16,
+     "rows=5 heads=3 cols=128 zero_centered_weight=1 +weight +rstd"},
+    {"layernorm_forward", "cuda-mixed", TSR_BF16,
+     "rows=3 cols=9000 residual_dtype=f32 residual_out_dtype=f32 +weight +bias +residual "
+     "+residual_out +mean"},
     {"activation_forward", NULL, TSR_BF16, "rows=7 cols=300 kind=gelu"},
     {"activation_backward", NULL, TSR_BF16, "rows=7 cols=300 kind=silu +up +dup"},
     {"activation_forward", NULL, TSR_BF16, "rows=7 cols=300 kind=swiglu_clamped +up"},

@@ -94,7 +94,7 @@ static void run(tsr_context *ctx, const char *variant, int64_t cols, bool has_we
 
 static void gradients_do_not_depend_on_mean_being_rounded(void **state) {
     (void)state;
-    static const char *const variants[] = {"fused", "unfused", "reference"};
+    static const char *const variants[] = {"fused", "unfused", "mixed", "reference"};
     const int count = (int)test_number("TESSERA_TEST_CASES", 25);
     state_of_rng = test_number("TESSERA_TEST_SEED", 21);
     print_message("TESSERA_TEST_SEED=%llu\n", (unsigned long long)state_of_rng);
@@ -103,14 +103,15 @@ static void gradients_do_not_depend_on_mean_being_rounded(void **state) {
         tsr_context *ctx;
         assert_ok(
             tsr_context_create(&TSR_CONTEXT_OPTIONS(.isa = (tsr_isa)isa, .num_threads = 2), &ctx));
-        for (int k = 0; k < count * 3; k++) {
+        for (int k = 0; k < count * COUNT(variants); k++) {
             int64_t cols = below(2) > 0 ? 2 + below(70) : 2 + below(MOST_COLS - 1);
             bool has_weight = below(2) > 0;
             char what[64];
-            snprintf(what, sizeof what, "%s %s", variants[k % 3], tsr_isa_name((tsr_isa)isa));
+            snprintf(what, sizeof what, "%s %s", variants[k % COUNT(variants)],
+                     tsr_isa_name((tsr_isa)isa));
             fill(cols);
             normalise(cols);
-            run(ctx, variants[k % 3], cols, has_weight);
+            run(ctx, variants[k % COUNT(variants)], cols, has_weight);
             compare(what, cols, has_weight);
         }
         tsr_context_destroy(ctx);

@@ -5,7 +5,7 @@
 
 #include "specs/spec.h"
 
-enum { ROWS, COLS, TO, FROM, SCALE, HAS_SCALE };
+enum { ROWS, COLS, TO, FROM, SCALE, HAS_SCALE, HEADS };
 
 static const char *const to_names[] = {"bf16", "f16", "f32", "e4m3", "e5m2", "f64", NULL};
 static const tsr_dtype to_dtypes[] = {TSR_BF16, TSR_F16, TSR_F32, TSR_E4M3, TSR_E5M2, TSR_F64};
@@ -19,6 +19,8 @@ static const struct param_spec params[] = {
     {"from", "dtype of x; main is that of --dtype", PARAM_CHOICE, 0, from_names},
     {"scale", "factor before the rounding", PARAM_REAL, 1, NULL, PARAM_FLOAT},
     {"has_scale", "multiply by scale", PARAM_FLAG, 0, NULL},
+    {"heads", "rows lie in groups of so many, with a stride of their own; 0: one stride",
+     PARAM_SIZE, 0, NULL},
     {0},
 };
 
@@ -30,9 +32,11 @@ static const struct slot_spec slots[] = {
 
 static int shape(const struct op_case *c, int slot, int64_t *shape) {
     (void)slot;
-    shape[0] = (int64_t)c->param[ROWS];
-    shape[1] = (int64_t)c->param[COLS];
-    return 2;
+    int ndim = 0;
+    shape[ndim++] = (int64_t)c->param[ROWS];
+    if (c->param[HEADS] > 0) shape[ndim++] = (int64_t)c->param[HEADS];
+    shape[ndim++] = (int64_t)c->param[COLS];
+    return ndim;
 }
 
 static tsr_dtype slot_dtype(const struct op_case *c, int slot) {
@@ -60,7 +64,7 @@ static tsr_status call(tsr_context *ctx, const struct op_case *c, const char *va
 }
 
 static double flops(const struct op_case *c) {
-    return (1 + c->param[HAS_SCALE]) * c->param[ROWS] * c->param[COLS];
+    return (1 + c->param[HAS_SCALE]) * case_elements(c, 0);
 }
 
 static void randomize(struct rng *rng, struct op_case *c) {
@@ -69,6 +73,10 @@ static void randomize(struct rng *rng, struct op_case *c) {
     bool is_tall = rng_chance(rng, 0.1);
     c->param[ROWS] = (double)(is_tall ? cols : rows);
     c->param[COLS] = (double)(is_tall ? rows : cols);
+    if (rng_chance(rng, 0.25)) {
+        c->param[HEADS] = (double)rng_int(rng, 1, 5);
+        c->param[ROWS] = ceil(c->param[ROWS] / 4);
+    }
     c->param[TO] = (double)rng_int(rng, 0, 5);
     c->param[FROM] = rng_chance(rng, 0.6) ? 0 : (double)rng_int(rng, 1, 3);
     c->param[HAS_SCALE] = rng_chance(rng, 0.5);
@@ -82,7 +90,7 @@ static bool fill(struct rng *rng, const struct op_case *c, int slot, enum edge_f
                  double *values) {
     if (slot != 0 || fill != FILL_SPECIAL) return false;
     static const int digits[] = {8, 11, 24, 4, 3, 53}; // in the order of to_dtypes
-    for (int64_t i = 0; i < (int64_t)c->param[ROWS] * (int64_t)c->param[COLS]; i++) {
+    for (int64_t i = 0; i < case_numel(c, slot); i++) {
         int exponent = (int)rng_int(rng, 0, 3) == 0 ? (int)rng_int(rng, -149, 127)
                                                     : (int)rng_int(rng, -28, 16);
         double last = ldexp(1, -digits[(int)c->param[TO]]); // half of y's last place
@@ -97,7 +105,7 @@ static bool fill(struct rng *rng, const struct op_case *c, int slot, enum edge_f
 // Exact except for the product, which is rounded to fp32 unless x or y is f64. The bound is NaN for a NaN that the scale
 // makes: it may have either sign.
 static void bound(const struct op_case *c, int slot, double *bound) {
-    int64_t numel = (int64_t)c->param[ROWS] * (int64_t)c->param[COLS];
+    int64_t numel = case_numel(c, slot);
     const double *x = c->tensor[0].data, *y = c->tensor[slot].data;
     bool is_exact = c->param[HAS_SCALE] == 0 || c->param[FROM] == 3 || c->param[TO] == 5;
     for (int64_t i = 0; i < numel; i++) {
@@ -111,6 +119,11 @@ static const struct edge_case edges[] = {
     {"zero rows", "rows=0 cols=5", FILL_NORMAL, LAYOUT_RANDOM},
     {"zero columns", "rows=5 cols=0 to=e4m3", FILL_NORMAL, LAYOUT_RANDOM},
     {"one column", "rows=3000 cols=1", FILL_NORMAL, LAYOUT_CONTIGUOUS},
+    {"heads", "rows=37 heads=5 cols=128", FILL_NORMAL, LAYOUT_RANDOM},
+    {"heads, copied", "rows=37 heads=3 cols=80 to=f32", FILL_NORMAL, LAYOUT_RANDOM},
+    {"heads of no rows", "rows=0 heads=3 cols=80", FILL_NORMAL, LAYOUT_RANDOM},
+    {"heads beyond 2^31 elements", "rows=3 heads=2 cols=256 to=f16", FILL_NORMAL, LAYOUT_FAR},
+    {"one row of heads for all", "rows=17 heads=3 cols=65", FILL_NORMAL, LAYOUT_REPEATED},
     {"one long row", "rows=1 cols=300001 to=f16", FILL_NORMAL, LAYOUT_RANDOM},
     {"rows as one", "rows=301 cols=301", FILL_NORMAL, LAYOUT_CONTIGUOUS},
     {"every exponent to bf16", "rows=9 cols=3001 to=bf16", FILL_SPECIAL, LAYOUT_RANDOM},

@@ -8,6 +8,9 @@
 #include "cuda/device/elements_params.h"
 #include "cuda/device/numbers.cuh"
 
+#ifndef HAS_GROUPS // 1: rows of two strides
+#define HAS_GROUPS 0
+#endif
 #if !defined(UNIT) || !defined(AT_ONCE)
 #error "UNIT or AT_ONCE is not defined: elements of a unit, a power of two, and units of a thread"
 #endif
@@ -81,6 +84,11 @@ DEVICE int has_element(const struct spot *s, int i, long long cols) {
 }
 DEVICE long long row_of(const struct spot *s) { return s->row + s->row_step; }
 DEVICE long long place_of(const struct spot *s, int i, const struct elements_view *view) {
+#if HAS_GROUPS
+    const long long row = s->row + s->row_step, col = s->col + (long long)i * s->step;
+    if (view->group > 0)
+        return row / view->group * view->group_stride + row % view->group * view->stride + col;
+#endif
     return s->row * view->stride + s->row_step * view->stride + s->col + (long long)i * s->step;
 }
 

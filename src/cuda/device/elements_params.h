@@ -19,10 +19,12 @@ struct elements_grid {
     int is_flat;  // one aligned row: no row or alignment arithmetic needed
 };
 
-// Element (r, c) is data[r * stride + c].
+// Element (r, c) is data[r * stride + c]. Kernels that define HAS_GROUPS know rows of two strides, too: with a group, row r
+// begins at r / group * group_stride + r % group * stride.
 struct elements_view {
     void *data;
     long long stride;
+    long long group, group_stride;
 };
 
 // ---- Quantised rows to numbers --------------------------------------------------------------------

@@ -73,9 +73,9 @@ static tsr_status check(const tsr_context *ctx, const tsr_cast_args *given, tsr_
     static const char op[] = "cast";
     TSRI_TRY(tsri_check_context(ctx, op));
     TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
-    TSRI_TRY(tsri_check_rows(op, "x", &args->x, TSRI_IN, &p->x));
+    TSRI_TRY(tsri_check_row_groups(op, "x", &args->x, TSRI_IN, &p->x));
     TSRI_TRY(check_dtype(op, "x", &args->x));
-    TSRI_TRY(tsri_check_rows(op, "y", &args->y, TSRI_OUT, &p->y));
+    TSRI_TRY(tsri_check_row_groups(op, "y", &args->y, TSRI_OUT, &p->y));
     TSRI_TRY(check_dtype(op, "y", &args->y));
     TSRI_TRY(tsri_check_same_shape(op, "y", &args->y, "x", &args->x));
     TSRI_TRY(tsri_check_disjoint(op, "y", &args->y, "x", &args->x, true));

@@ -5,11 +5,16 @@
 #include "ops/cast/cast_params.h"
 #include "ops/cast/cast_problem.h"
 
-static struct tsri_cuda_program cast_program(int unit) {
-    return (struct tsri_cuda_program){"ops/cast/cast.cu", "cast", 1, {{"UNIT", unit}}};
+static struct tsri_cuda_program cast_program(int unit, bool has_groups) {
+    return (struct tsri_cuda_program){
+        "ops/cast/cast.cu", "cast", 1 + has_groups, {{"UNIT", unit}, {"HAS_GROUPS", 1}}};
 }
-static const struct tsri_cuda_program copy_program = {
-    .source = "ops/cast/cast_copy.cu", .entry = "cast_copy", .num_defines = 0};
+static struct tsri_cuda_program copy_program(bool has_groups) {
+    return (struct tsri_cuda_program){
+        "ops/cast/cast_copy.cu", "cast_copy", has_groups, {{"HAS_GROUPS", 1}}};
+}
+
+static bool has_groups(const struct cast_problem *p) { return p->x.group > 0 || p->y.group > 0; }
 
 static int unit_of(const struct cast_problem *p) {
     int64_t wider =
@@ -19,14 +24,21 @@ static int unit_of(const struct cast_problem *p) {
 
 tsr_status cast_cuda_prepare(tsr_context *ctx, const void *problem, const struct tsri_plan *plan) {
     const struct cast_problem *p = problem;
-    const struct tsri_cuda_program program = p->is_copy ? copy_program : cast_program(unit_of(p));
+    const struct tsri_cuda_program program =
+        p->is_copy ? copy_program(has_groups(p)) : cast_program(unit_of(p), has_groups(p));
     (void)plan;
     return tsri_cuda_prepare("cast", tsri_context_queue(ctx), &program);
 }
 
 static struct tsri_rows bytes_of(const struct tsri_rows *t) {
     int64_t bytes = (int64_t)tsr_dtype_bytes(t->dtype);
-    return (struct tsri_rows){t->data, TSR_E4M3, t->rows, t->cols * bytes, t->stride * bytes};
+    return (struct tsri_rows){t->data,
+                              TSR_E4M3,
+                              t->rows,
+                              t->cols * bytes,
+                              t->stride * bytes,
+                              t->group,
+                              t->group_stride * bytes};
 }
 
 // Copies bytes if both addresses agree modulo 16, else elements.
@@ -44,7 +56,8 @@ static tsr_status copy(tsr_context *ctx, const struct cast_problem *p) {
     }
     params.x = tsri_elements_view(&x);
     params.y = tsri_elements_view(&y);
-    return tsri_cuda_elements_launch(ctx, "cast", &copy_program, &params.grid, &params);
+    const struct tsri_cuda_program program = copy_program(has_groups(p));
+    return tsri_cuda_elements_launch(ctx, "cast", &program, &params.grid, &params);
 }
 
 tsr_status cast_cuda_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
@@ -53,7 +66,7 @@ tsr_status cast_cuda_run(tsr_context *ctx, const void *problem, const struct tsr
     const struct tsri_rows *const views[] = {&p->y, &p->x};
     (void)plan, (void)workspace;
     if (p->is_copy) return p->is_in_place ? TSR_OK : copy(ctx, p);
-    const struct tsri_cuda_program program = cast_program(unit_of(p));
+    const struct tsri_cuda_program program = cast_program(unit_of(p), has_groups(p));
     struct cast_params params = {
         .x = tsri_elements_view(&p->x),
         .y = tsri_elements_view(&p->y),
@@ -68,8 +81,12 @@ tsr_status cast_cuda_run(tsr_context *ctx, const void *problem, const struct tsr
 
 bool cast_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
     static const int units[] = {2, 4, 8};
+    enum { OF_ONE_FORM = TSRI_COUNT(units) + 1 };
     (void)cuda_arch;
-    if (index > TSRI_COUNT(units)) return false;
-    *program = index == TSRI_COUNT(units) ? copy_program : cast_program(units[index]);
+    if (index >= 2 * OF_ONE_FORM) return false;
+    const bool is_grouped = index >= OF_ONE_FORM;
+    index %= OF_ONE_FORM;
+    *program = index == TSRI_COUNT(units) ? copy_program(is_grouped)
+                                          : cast_program(units[index], is_grouped);
     return true;
 }

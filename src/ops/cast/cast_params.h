@@ -7,10 +7,10 @@
 
 enum { CAST_AT_ONCE = 4, CAST_COPY_UNIT = 16, CAST_COPY_AT_ONCE = 4 }; // units per thread; bytes
 
-// Blocks per multiprocessor. For Blackwell, the compiler wants more registers than four blocks leave, and spilled up to
-// 264 bytes.
-#define CAST_BLOCKS (__CUDA_ARCH__ < 1000 ? 4 : 3)
-#define CAST_COPY_BLOCKS (__CUDA_ARCH__ < 1000 ? 4 : 2)
+// Blocks per multiprocessor. For Blackwell, and for rows of two strides, the compiler wants more registers than four blocks
+// leave, and spilled up to 264 bytes.
+#define CAST_BLOCKS (__CUDA_ARCH__ < 1000 ? 4 - HAS_GROUPS : 3 - HAS_GROUPS)
+#define CAST_COPY_BLOCKS (__CUDA_ARCH__ < 1000 ? 4 - HAS_GROUPS : 2)
 
 struct cast_params {
     struct elements_grid grid;

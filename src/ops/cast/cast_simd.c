@@ -189,8 +189,8 @@ static void cast(const struct cast_problem *p, const struct tsri_piece *piece, b
     int64_t length = piece->last_col - piece->first_col;
     bool is_streaming_copy = is_streaming && VL > 1; // scalar floats may lose bits
     for (int64_t row = piece->first_row; row < piece->last_row; row++) {
-        const char *x = p->x.data + (row * p->x.stride + piece->first_col) * bytes_of(from);
-        char *y = p->y.data + (row * p->y.stride + piece->first_col) * bytes_of(to);
+        const char *x = tsri_element(&p->x, row, piece->first_col);
+        char *y = tsri_element(&p->y, row, piece->first_col);
         if (p->is_copy)
             copy_bytes(x, y, length * bytes_of(to), is_streaming_copy);
         else if (HAS_FP8_VECTORS && is_vector_dtype(from) && simd_is_fp8(to))

@@ -141,9 +141,9 @@ struct norm_kernels {
     void (*widen)(tsr_dtype dtype, const void *from, float *to, int64_t n);
     // With is_streaming, past the caches; then a fence before the task ends.
     void (*narrow)(tsr_dtype dtype, const float *from, void *to, int64_t n, bool is_streaming);
-    // x += more, rounded to dtype; out is the sum in that dtype. At most NORM_ADD_COLS numbers.
-    void (*add)(tsr_dtype dtype, float *x, const float *more, void *out, int64_t n,
-                bool is_streaming);
+    // out = x + more, and sum the same in fp32, after the rounding. At most NORM_ADD_COLS numbers.
+    void (*add)(tsr_dtype dtype, tsr_dtype out_dtype, const void *x, const float *more, float *sum,
+                void *out, int64_t n, bool is_streaming);
     void (*fence)(void);
     // widen in vf_split's order, in whole pairs, as the fused bf16 kernels want it; NULL if that is the order of the
     // columns.

@@ -28,7 +28,7 @@ static void widen(tsr_dtype dtype, const void *from, float *to, int64_t n){
 SIMD_INLINE
     void narrow_as(tsr_dtype dtype, const float *from, void *to, int64_t n, bool is_streaming) {
     (void)is_streaming; // on the scalar instruction set
-#define VALUE(access, i, n) vf_load_n(from + (i), n)
+#define VALUE(access, i, n) vf_get(access, TSR_F32, from, i, n)
     SIMD_FOR_VALUES(dtype, to, n, is_streaming, VALUE);
 #undef VALUE
 }
@@ -38,24 +38,35 @@ static void narrow(tsr_dtype dtype, const float *from, void *to, int64_t n, bool
 #undef NARROW
 }
 
-SIMD_INLINE void add_as(tsr_dtype dtype, float *x, const float *more, void *out, int64_t n,
-                        bool is_streaming) {
-    float sum[NORM_ADD_COLS] __attribute__((aligned(64)));
-    for (int64_t i = 0; i < n; i += VL) {
-        const int64_t lanes = n - i < VL ? n - i : VL;
-        vf_store_as_n(dtype, sum, i, vf_load_n(x + i, lanes) + vf_load_n(more + i, lanes), lanes);
-        vf_store_n(x + i, vf_load_as_n(dtype, sum, i, lanes), lanes);
-    }
-    if (is_streaming)
-        stream_bytes((const char *)sum, out, n * dtype_bytes(dtype));
+SIMD_INLINE void add_as(tsr_dtype dtype, tsr_dtype out_dtype, const void *x, const float *more,
+                        float *sum, void *out, int64_t n, bool is_streaming) {
+    float buffer[NORM_ADD_COLS] __attribute__((aligned(64)));
+    void *stored = is_streaming && out_dtype != TSR_F32 ? buffer : out;
+#define STEP(access, i, n)                                                                         \
+    do {                                                                                           \
+        vf value = vf_get(access, dtype, x, i, n) + vf_get(access, TSR_F32, more, i, n);           \
+        vf_put(access, out_dtype, stored, i, value, n);                                            \
+        if (out_dtype != TSR_F32) value = vf_get(access, out_dtype, stored, i, n);                 \
+        vf_put(access == SIMD_STREAM ? SIMD_WHOLE : access, TSR_F32, sum, i, value, n);            \
+    } while (0)
+    if (is_streaming && out_dtype == TSR_F32)
+        SIMD_FOR_SPAN(n, simd_stream_head(TSR_F32, out), true, STEP);
     else
-        memcpy(out, sum, (size_t)(n * dtype_bytes(dtype)));
+        SIMD_FOR_SPAN(n, 0, false, STEP);
+#undef STEP
+    if (stored != out) stream_bytes((const char *)buffer, out, n * dtype_bytes(out_dtype));
 }
-static void add(tsr_dtype dtype, float *x, const float *more, void *out, int64_t n,
-                bool is_streaming) {
-#define ADD(dtype) add_as(dtype, x, more, out, n, is_streaming)
-    BY_DTYPE(dtype, ADD)
-#undef ADD
+static void add(tsr_dtype dtype, tsr_dtype out_dtype, const void *x, const float *more, float *sum,
+                void *out, int64_t n, bool is_streaming) {
+#define ADD_TO_F32(dtype) add_as(dtype, TSR_F32, x, more, sum, out, n, is_streaming)
+#define ADD_TO_BF16(dtype) add_as(dtype, TSR_BF16, x, more, sum, out, n, is_streaming)
+#define ADD_TO_F16(dtype) add_as(dtype, TSR_F16, x, more, sum, out, n, is_streaming)
+    if (out_dtype == TSR_F32)
+        BY_DTYPE(dtype, ADD_TO_F32)
+    else if (out_dtype == TSR_BF16)
+        BY_DTYPE(dtype, ADD_TO_BF16)
+    else
+        BY_DTYPE(dtype, ADD_TO_F16)
 }
 
 static void fence(void) { vf_stream_fence(); }

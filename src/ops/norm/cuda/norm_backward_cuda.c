@@ -2,7 +2,6 @@
 // Plans and launches of the norms' backward on CUDA. Aligned rows that fit are held in the registers of a block, others in a ring
 // of stages in shared memory, wider ones in those of a cluster of blocks (sm_90); even wider ones are read in tiles
 // (norm_mixed_cuda.c).
-#include "context/cuda_elements.h"
 #include "ops/norm/cuda/norm_cuda.h"
 
 // Each thread holds parts of two rows and of two rows of sums. A multiprocessor has registers for 512 such threads, all
@@ -13,8 +12,7 @@ enum { MAX_STAGES = 4 };
 
 static const struct norm_kernel rows_kernel = {"ops/norm/cuda/norm_backward.cu", "norm_backward"},
                                 ring_kernel = {"ops/norm/cuda/norm_backward_ring.cu",
-                                               "norm_backward_ring"},
-                                reduce_kernel = {"ops/norm/cuda/norm_reduce.cu", "norm_reduce"};
+                                               "norm_backward_ring"};
 
 // ---- Plans ------------------------------------------------------------------------------------
 
@@ -117,16 +115,6 @@ static struct tsri_cuda_program main_program(const struct norm_problem *p,
     return norm_program(is_staged(plan) ? &ring_kernel : &rows_kernel, p, plan);
 }
 
-// This kernel serves all dtypes.
-static struct tsri_cuda_program reduce_program(void) {
-    return tsri_cuda_dtype_program(reduce_kernel.source, reduce_kernel.entry, TSR_F32);
-}
-
-tsr_status norm_cuda_prepare_reduce(tsr_context *ctx, const struct norm_problem *p) {
-    const struct tsri_cuda_program program = reduce_program();
-    return tsri_cuda_prepare(norm_cuda_name(p, true), tsri_context_queue(ctx), &program);
-}
-
 tsr_status norm_cuda_backward_prepare(tsr_context *ctx, const void *problem,
                                       const struct tsri_plan *plan) {
     const struct norm_problem *p = problem;
@@ -175,27 +163,6 @@ static tsr_status run_stages(tsr_context *ctx, const struct norm_problem *p,
         .is_early = true,
         .params = params,
     };
-    return tsri_cuda_launch(norm_cuda_name(p, true), tsri_context_queue(ctx), &program, &launch);
-}
-
-tsr_status norm_cuda_reduce(tsr_context *ctx, const struct norm_problem *p, const float *partial,
-                            int64_t groups) {
-    enum { STRIP_OF_REDUCE = 32, THREADS_OF_REDUCE = 256 };
-    const struct norm_reduce_params params = {
-        .partial = partial,
-        .dweight = p->dweight.data,
-        .dbias = p->dbias.data,
-        .blocks = (int)groups,
-        .cols = (int)p->cols,
-        .dweight_dtype = (int)p->dweight.dtype,
-        .dbias_dtype = (int)p->dbias.dtype,
-    };
-    const struct tsri_cuda_program program = reduce_program();
-    const struct tsri_cuda_launch launch = {.num_blocks =
-                                                2 * tsri_ceil_div(p->cols, STRIP_OF_REDUCE),
-                                            .num_threads = THREADS_OF_REDUCE,
-                                            .is_early = true,
-                                            .params = &params};
     return tsri_cuda_launch(norm_cuda_name(p, true), tsri_context_queue(ctx), &program, &launch);
 }
 
@@ -252,6 +219,6 @@ bool norm_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_progra
     if (index < NORM_NUM_MIXED_BACKWARD) return norm_cuda_mixed_kernel(index, true, program);
     index -= NORM_NUM_MIXED_BACKWARD;
     if (index > 0) return rows_program(index - 1, cuda_arch, program);
-    *program = reduce_program();
+    *program = norm_cuda_reduce_program();
     return true;
 }

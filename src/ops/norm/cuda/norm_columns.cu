@@ -8,8 +8,7 @@
 #define THREADS_PER_ROW 128
 #include "ops/norm/cuda/norm_mixed.cuh"
 
-extern "C" __global__ void __launch_bounds__(128)
-    norm_columns(const struct norm_mixed_params p) {
+extern "C" __global__ void __launch_bounds__(128) norm_columns(const struct norm_mixed_params p) {
     int strips = (p.cols + 127) / 128, groups = gridDim.x / strips;
     int group = blockIdx.x / strips, col = blockIdx.x % strips * 128 + threadIdx.x;
     float dweight = 0, dbias = 0;

@@ -83,7 +83,8 @@ static inline const char *norm_cuda_name(const struct norm_problem *p, bool is_b
     return p->is_rmsnorm ? "rmsnorm_forward" : "layernorm_forward";
 }
 
-// dweight and dbias from the sums of so many groups of rows (norm_backward_cuda.c).
+// dweight and dbias from the sums of so many groups of rows (norm_reduce_cuda.c).
+struct tsri_cuda_program norm_cuda_reduce_program(void);
 tsr_status norm_cuda_prepare_reduce(tsr_context *ctx, const struct norm_problem *p);
 tsr_status norm_cuda_reduce(tsr_context *ctx, const struct norm_problem *p, const float *partial,
                             int64_t groups);

@@ -7,8 +7,8 @@
 // The host defines
 //     DTYPE (2: the tensors' dtypes are known at run time), THREADS_PER_ROW
 #define BLOCK_THREADS 512
-#include "ops/norm/cuda/norm_mixed.cuh"
 #include "ops/norm/cuda/norm_gather.cuh"
+#include "ops/norm/cuda/norm_mixed.cuh"
 
 struct row_here {
     long long x, dy, dx, dresidual_out;
@@ -71,7 +71,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
             }
         }
         sum_two(&sum_g, &sum_gh, &sums);
-        const float mean_gh = sum_gh * inverse_cols, mean_g = p.is_rmsnorm ? 0 : sum_g * inverse_cols;
+        const float mean_gh = sum_gh * inverse_cols,
+                    mean_g = p.is_rmsnorm ? 0 : sum_g * inverse_cols;
         EACH_TILE(first, cols) {
             if (is_long) {
                 load_h(h, &p, &row, first, cols);
