@@ -7,8 +7,9 @@
 // The host defines
 //     DTYPE (2: the tensors' dtypes are known at run time), THREADS_PER_ROW
 #define BLOCK_THREADS 512
-#include "ops/norm/cuda/norm_gather.cuh"
 #include "ops/norm/cuda/norm_mixed.cuh"
+
+#include "ops/norm/cuda/norm_gather.cuh" // of FLOATS_PER_THREAD columns
 
 struct row_here {
     long long x, dy, dx, dresidual_out;
