@@ -28,6 +28,10 @@ extern "C" {
 // Aliasing  residual may be c itself; c must not overlap any other input.
 // Numerics  the numbers of b are those of tsr_dequantize in f32; then as tessera/matmul.h for f32. Bitwise repeatable, for any
 //           number of threads too. Batch-invariant for more than 16 rows, and for any number under TSR_BATCH_INVARIANT.
+//           On processors with AVX512-VNNI ("integers") where b has no zero, minimum or offset (Q4_1, Q4_K): a number of a is
+//           first rounded to a multiple of a power of two, by at most 2^-15 of the largest |a| among columns 32 i to 32 i + 31
+//           of its row, or by 2^-115; numbers of bf16 and f16 near the largest keep their value. Sums of 32 products are then
+//           exact. Other variants, "skinny" and "local", do not round a.
 // NaN       as tessera/matmul.h; scales that are not finite make what dequantize says.
 // CUDA      the numbers of b go to the workspace in a's dtype, in 16 bits rounded, which adds half a unit in their last place times
 //           (|a||b|) to the error; then as tessera/matmul.h.

@@ -21,6 +21,8 @@ extern "C" {
 //               with AVX512-BF16.
 // BF16_TILES    the same on AMX's tiles, if the operating system permits them too; on CUDA on the tensor cores, where
 //               the figure is fp16's as well.
+// BYTE_DOT      products of unsigned by signed bytes, summed in 32 bits on registers alone, by vpdpbusd, two operations each: needs
+//               a context on AVX-512 and a machine with AVX512-VNNI.
 typedef enum tsr_probe_kind {
     TSR_PROBE_FMA = 0,
     TSR_PROBE_READ,
@@ -31,19 +33,20 @@ typedef enum tsr_probe_kind {
     TSR_PROBE_UPDATE,
     TSR_PROBE_BF16_DOT,
     TSR_PROBE_BF16_TILES,
+    TSR_PROBE_BYTE_DOT,
     TSR_PROBE_COUNT
 } tsr_probe_kind;
 
 // Each thread takes a contiguous share of the buffers and goes over it repeat times, without waiting for the others, so
-// that small buffers stay in the thread's own caches. For FMA and BF16_DOT a repetition is 4096 steps of each chain of
-// every thread, for BF16_TILES 512.
+// that small buffers stay in the thread's own caches. For FMA, BF16_DOT and BYTE_DOT a repetition is 4096 steps of each
+// chain of every thread, for BF16_TILES 512.
 //
 // Alignment  source and destination 64 bytes; bytes a multiple of 4096. They must not overlap.
 // Values     source may hold anything, but fill it with numbers: some machines move zeros faster than data. destination
 //            is overwritten, by the source (COPY) or by unspecified values; UPDATE reads floats there.
 // CUDA       as many threads as fit on the card at once go over the buffers, 16 bytes at a time with a common stride;
 //            source and destination are device memory, and the call returns when the probe is queued.
-// Errors     INVALID_ARGUMENT, UNSUPPORTED (BF16_DOT, on CUDA always; BF16_TILES); on CUDA those of a launch too.
+// Errors     INVALID_ARGUMENT, UNSUPPORTED (BF16_DOT and BYTE_DOT, on CUDA always; BF16_TILES); on CUDA those of a launch too.
 typedef struct tsr_probe_args {
     size_t size; // sizeof this struct; set by TSR_PROBE_ARGS
     tsr_probe_kind kind;

@@ -14,10 +14,11 @@ enum {
     TSR_VARIANT_REFERENCE = 1u << 0, // the oracle: double precision, one thread, any dtype with f64
     TSR_VARIANT_BASELINE = 1u << 1,  // the plain algorithm, kept for comparison
     TSR_VARIANT_ISA = 1u << 2,       // built once per instruction set
-    // The ceiling of its products is TSR_PROBE_BF16_DOT, or BF16_TILES, instead of FMA.
+    // The ceiling of its products is TSR_PROBE_BF16_DOT, BF16_TILES or BYTE_DOT instead of FMA.
     TSR_VARIANT_BF16_DOT = 1u << 3,
     TSR_VARIANT_BF16_TILES = 1u << 4,
-    TSR_VARIANT_CUDA = 1u << 5 // runs on CUDA devices; variants without this flag run on the CPU
+    TSR_VARIANT_CUDA = 1u << 5, // runs on CUDA devices; variants without this flag run on the CPU
+    TSR_VARIANT_BYTE_DOT = 1u << 6
 };
 
 typedef struct tsr_variant_info {

@@ -115,7 +115,8 @@ static TSRI_NOT_INLINED tsr_status create(const tsr_context_options *given, tsri
     *ctx = (tsr_context){
         .options = options,
         .limits = {isa, options.num_threads, caches.l1, caches.l2, options.l3_bytes, 0,
-                   isa == TSR_ISA_AVX512 ? tsri_bf16_units() : (struct tsri_bf16_units){0}},
+                   isa == TSR_ISA_AVX512 ? tsri_bf16_units() : (struct tsri_bf16_units){0},
+                   isa == TSR_ISA_AVX512 && tsri_has_vnni()},
         .most_busy = most_busy,
         .last_variant = "",
     };

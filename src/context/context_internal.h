@@ -19,6 +19,7 @@ struct tsri_limits {
     int64_t l1_bytes, l2_bytes, l3_bytes; // l1 and l2 per core, l3 shared
     uint32_t flags;                       // the call's: TSR_DETERMINISTIC, TSR_BATCH_INVARIANT
     struct tsri_bf16_units bf16;          // those of isa: none without AVX-512
+    bool has_vnni;                        // likewise
     tsr_device device;
     // Of a CUDA device, 0 on the CPU. On CUDA, l2_bytes and l3_bytes are both the second-level cache.
     int cuda_arch; // 90 means 9.0

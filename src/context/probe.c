@@ -13,16 +13,22 @@ enum { ALIGNMENT = 64, BYTES_MULTIPLE = 4096 };
 
 // Probes of arithmetic take no buffers.
 static bool is_arithmetic(tsr_probe_kind kind) {
-    return kind == TSR_PROBE_FMA || kind == TSR_PROBE_BF16_DOT || kind == TSR_PROBE_BF16_TILES;
+    return kind == TSR_PROBE_FMA || kind >= TSR_PROBE_BF16_DOT;
 }
 
 static double compute(const struct probe_kernels *kernels, tsr_probe_kind kind, int64_t repeat) {
 #if defined(TSRI_HAS_BF16_KERNELS)
     const struct probe_bf16_kernels *bf16 = &tsri_probe_bf16_kernels;
-    if (kind != TSR_PROBE_FMA) {
+    if (kind == TSR_PROBE_BF16_DOT || kind == TSR_PROBE_BF16_TILES) {
         bool is_dot = kind == TSR_PROBE_BF16_DOT;
         (is_dot ? bf16->dot : bf16->tiles)(repeat);
         return is_dot ? bf16->dot_flops_per_repeat : bf16->tiles_flops_per_repeat;
+    }
+#endif
+#if defined(TSRI_HAS_VNNI_KERNELS)
+    if (kind == TSR_PROBE_BYTE_DOT) {
+        tsri_probe_vnni_kernel.byte_dot(repeat);
+        return tsri_probe_vnni_kernel.flops_per_repeat;
     }
 #endif
     (void)kind;
@@ -80,6 +86,7 @@ static tsr_status check(const tsr_probe_args *args, const struct tsri_limits *li
     bool is_cuda = limits->device.type == TSR_CUDA; // all its tensor cores support bf16
     bool is_absent =
         (args->kind == TSR_PROBE_BF16_DOT && (is_cuda || !limits->bf16.has_dot)) ||
+        (args->kind == TSR_PROBE_BYTE_DOT && (is_cuda || !limits->has_vnni)) ||
         (args->kind == TSR_PROBE_BF16_TILES && !is_cuda && !tsri_can_use_tiles(limits->bf16));
     if (is_absent)
         return tsri_fail(TSR_UNSUPPORTED,

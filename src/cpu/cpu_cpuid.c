@@ -22,7 +22,7 @@ struct tsri_cpuid tsri_read_cpuid(void) {
     if (!__get_cpuid(1, &a, &b, &id.leaf1_c, &d)) return id;
     // xgetbv faults unless the operating system has enabled it; some virtual machines have not.
     if (id.leaf1_c & TSRI_CPUID_OSXSAVE) id.xcr0 = read_xcr0();
-    if (__get_cpuid_count(7, 0, &a, &id.leaf7_b, &c, &id.leaf7_d) && a >= 1)
+    if (__get_cpuid_count(7, 0, &a, &id.leaf7_b, &id.leaf7_c, &id.leaf7_d) && a >= 1)
         (void)__get_cpuid_count(7, 1, &id.leaf7_1_a, &b, &c, &d);
     return id;
 }

@@ -74,6 +74,26 @@ struct tsri_bf16_units tsri_bf16_units(void) {
     return bf16_units;
 }
 
+bool tsri_has_vnni_of(const struct tsri_cpuid *id) {
+    static const unsigned avx512_vnni = 1u << 11;
+    return tsri_isa_of(id) == TSR_ISA_AVX512 && has_all(id->leaf7_c, avx512_vnni);
+}
+
+static bool has_vnni;
+
+static void find_vnni(void) {
+#if defined(TSRI_HAS_VNNI_KERNELS)
+    const struct tsri_cpuid id = tsri_read_cpuid();
+    has_vnni = tsri_has_vnni_of(&id);
+#endif
+}
+
+bool tsri_has_vnni(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find_vnni);
+    return has_vnni;
+}
+
 static bool far_lines;
 
 static void find_far_lines(void) { far_lines = !tsri_read_cpuid().is_amd; }

@@ -20,6 +20,9 @@ struct tsri_bf16_units {
 bool tsri_can_use_tiles(struct tsri_bf16_units units);
 struct tsri_bf16_units tsri_bf16_units(void);
 
+// Whether the processor multiplies unsigned by signed bytes and adds four products in 32 bits (AVX512-VNNI).
+bool tsri_has_vnni(void);
+
 struct tsri_cache_sizes {
     int64_t l1, l2, l3; // bytes; l1 and l2 per core, l3 shared
 };

@@ -28,4 +28,11 @@ struct probe_bf16_kernels {
 };
 extern const struct probe_bf16_kernels tsri_probe_bf16_kernels;
 
+// The same for the unit of tsri_has_vnni.
+struct probe_vnni_kernel {
+    void (*byte_dot)(int64_t repeat);
+    double flops_per_repeat; // two for a product of bytes, for one thread
+};
+extern const struct probe_vnni_kernel tsri_probe_vnni_kernel;
+
 #endif

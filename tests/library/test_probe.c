@@ -48,6 +48,7 @@ static void check_unit(tsr_context *ctx, tsr_probe_kind kind, int num_threads) {
 static void check_units(tsr_context *ctx, int num_threads) {
     check_unit(ctx, TSR_PROBE_BF16_DOT, num_threads);
     check_unit(ctx, TSR_PROBE_BF16_TILES, num_threads);
+    check_unit(ctx, TSR_PROBE_BYTE_DOT, num_threads);
 }
 
 static void check_memory(tsr_context *ctx, int num_threads) {

@@ -243,18 +243,21 @@ static void what_cannot_serve_is_no_failure(void **state) {
 
 // ---- Everything -------------------------------------------------------------------------------
 
-// A variant for a bf16 unit exists if the unit does, and does not take f32.
+// A variant for a unit exists if the unit does; one for bf16 does not take f32.
 static bool is_served(const tsr_variant_info *info) {
     bool is_dot = info->flags & TSR_VARIANT_BF16_DOT,
-         is_tiles = info->flags & TSR_VARIANT_BF16_TILES;
-    if (!is_dot && !is_tiles) return true;
+         is_tiles = info->flags & TSR_VARIANT_BF16_TILES,
+         is_byte_dot = info->flags & TSR_VARIANT_BYTE_DOT;
+    if (!is_dot && !is_tiles && !is_byte_dot) return true;
     if (TEST_HAS_TSAN) return false;
     tsr_context *ctx = test_context(1);
     double flops;
-    tsr_status status = tsr_probe_run(
-        ctx,
-        &TSR_PROBE_ARGS(.kind = is_dot ? TSR_PROBE_BF16_DOT : TSR_PROBE_BF16_TILES, .repeat = 1),
-        &flops);
+    tsr_status status = tsr_probe_run(ctx,
+                                      &TSR_PROBE_ARGS(.kind = is_dot     ? TSR_PROBE_BF16_DOT
+                                                              : is_tiles ? TSR_PROBE_BF16_TILES
+                                                                         : TSR_PROBE_BYTE_DOT,
+                                                      .repeat = 1),
+                                      &flops);
     tsr_context_destroy(ctx);
     return status == TSR_OK;
 }

@@ -41,12 +41,13 @@ static void list_levels(const struct machine *m, struct level *levels) {
     levels[3] = (struct level){"memory", INFINITY};
 }
 
-// Units for bf16 products, if the machine has any.
+// Units for products of bf16 and of bytes, if the machine has any.
 static const struct {
     tsr_probe_kind kind;
     const char *name, *key;
 } units[] = {{TSR_PROBE_BF16_DOT, "vdpbf16ps", "bf16_dot_gflop_s"},
-             {TSR_PROBE_BF16_TILES, "AMX bf16", "bf16_tiles_gflop_s"}};
+             {TSR_PROBE_BF16_TILES, "AMX bf16", "bf16_tiles_gflop_s"},
+             {TSR_PROBE_BYTE_DOT, "vpdpbusd", "byte_dot_gflop_s"}};
 enum { NUM_UNITS = sizeof units / sizeof *units };
 
 // ---- Markdown ---------------------------------------------------------------------------------

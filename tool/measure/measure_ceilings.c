@@ -76,6 +76,7 @@ double clock_burst(struct measure_session *session) { return unit_burst(session,
 double *unit_best(struct measure_session *session, tsr_probe_kind unit) {
     return unit == TSR_PROBE_BF16_DOT     ? &session->dot_best
            : unit == TSR_PROBE_BF16_TILES ? &session->tiles_best
+           : unit == TSR_PROBE_BYTE_DOT   ? &session->byte_dot_best
                                           : &session->fma_best;
 }
 
@@ -125,6 +126,7 @@ tsr_probe_kind measure_unit_of(struct measure_session *session, const struct op_
             continue;
         if (info.flags & TSR_VARIANT_BF16_DOT) return TSR_PROBE_BF16_DOT;
         if (info.flags & TSR_VARIANT_BF16_TILES) return TSR_PROBE_BF16_TILES;
+        if (info.flags & TSR_VARIANT_BYTE_DOT) return TSR_PROBE_BYTE_DOT;
     }
     return TSR_PROBE_FMA;
 }

@@ -24,6 +24,7 @@ struct measure_session {
     double fma_best;             // the best rate, in FLOPs per second
     double fma_last_share;       // the last rate divided by the best
     double dot_best, tiles_best; // FLOPs per second of the bf16 units; 0: not measured, or no unit
+    double byte_dot_best;        // the same of products of bytes
     struct bandwidth
         levels[MAX_LEVELS];     // by the logarithm of the working set; working_set 0: not measured
     void *source, *destination; // of buffer_bytes; on a device of 2^max_level bytes

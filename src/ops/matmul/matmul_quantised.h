@@ -26,6 +26,13 @@ bool matmul_quant_is_skinny(const void *problem, const struct tsri_limits *limit
 void matmul_quant_plan_skinny(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 tsr_status matmul_quant_skinny_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 
+// matmul_quant_integers.c
+bool matmul_quant_has_integers(const void *problem, const struct tsri_limits *limits);
+void matmul_quant_plan_integers(const void *problem, const struct tsri_limits *,
+                                struct tsri_plan *);
+tsr_status matmul_quant_integers_run(tsr_context *, const void *problem, const struct tsri_plan *,
+                                     void *);
+
 // matmul_quant_cuda.c
 bool matmul_quant_cuda_serves(const void *problem, const struct tsri_limits *limits);
 void matmul_quant_plan_cuda(const void *problem, const struct tsri_limits *, struct tsri_plan *);

@@ -77,8 +77,12 @@ void matmul_fill_scale(struct rng *rng, const struct op_case *c, int slot, doubl
 
 // spec_matmul_bound.c
 void matmul_forward_bound(const struct op_case *c, int slot, double *bound);
-// The same if numbers of b are rounded first, by at most b_unit of themselves or by b_least.
-void matmul_bound_of_rounded(const struct op_case *c, int slot, double b_unit, double b_least,
+// The same if numbers are rounded first: those of b by at most b_unit of themselves or by b_least, those of a by a_unit of the
+// largest among their 32 steps of k, or 2^-115.
+struct matmul_rounding {
+    double b_unit, b_least, a_unit;
+};
+void matmul_bound_of_rounded(const struct op_case *c, int slot, struct matmul_rounding rounding,
                              double *bound);
 void matmul_backward_bound(const struct op_case *c, int slot, double *bound);
 void matmul_grouped_forward_bound(const struct op_case *c, int slot, double *bound);

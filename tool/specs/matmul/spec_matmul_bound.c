@@ -77,7 +77,7 @@ struct element {
     bool has_blocks; // of fp8: sums leave the unit after 128 of k
     tsr_matmul_math math;
     double tail_loss, sum_loss;
-    double b_unit, b_least; // numbers of b may be rounded by so much of themselves, or by so much
+    struct matmul_rounding rounding;
     struct scales a_scale, b_scale, up_scale;
 };
 
@@ -90,7 +90,7 @@ static struct dot dot(const struct op_case *c, const struct element *e, const do
                       const struct scales *b_scale) {
     struct dot d = {0};
     struct cut cut = {{0}, 0, 0};
-    double lost = 0;
+    double lost = 0, largest = 0;
     int64_t k = e->k;
     for (int64_t p = 0; p < k; p++) {
         double x = e->a[p * e->a_step], y = b[p * e->b_step];
@@ -98,7 +98,14 @@ static struct dot dot(const struct op_case *c, const struct element *e, const do
         d.sum += term;
         d.magnitude += fabs(term);
         if (fabs(x) < tiny || fabs(y) < tiny) lost += fabs(term);
-        d.error += e->b_unit * fabs(term) + e->b_least * fabs(x);
+        if (e->rounding.a_unit > 0 && p % 32 == 0) {
+            largest = 0;
+            for (int64_t i = p; i < k && i < p + 32; i++)
+                largest = fmax(largest, fabs(e->a[i * e->a_step]));
+        }
+        if (e->rounding.a_unit > 0)
+            d.error += (e->rounding.a_unit * largest + 0x1p-115) * fabs(y * factor);
+        d.error += e->rounding.b_unit * fabs(term) + e->rounding.b_least * fabs(x);
         if (e->math != TSR_MATMUL_MATH_DEFAULT) d.error += tiny * (fabs(x) + fabs(y) + 2);
         if (!e->is_fp8) continue;
         cut.term[p % 32] = x * y;
@@ -155,10 +162,10 @@ static double element_bound(const struct op_case *c, const struct element *e) {
 }
 
 void matmul_forward_bound(const struct op_case *c, int slot, double *bound) {
-    matmul_bound_of_rounded(c, slot, 0, 0, bound);
+    matmul_bound_of_rounded(c, slot, (struct matmul_rounding){0}, bound);
 }
 
-void matmul_bound_of_rounded(const struct op_case *c, int slot, double b_unit, double b_least,
+void matmul_bound_of_rounded(const struct op_case *c, int slot, struct matmul_rounding rounding,
                              double *bound) {
     int64_t m = (int64_t)c->param[M], n = (int64_t)c->param[N], k = (int64_t)c->param[K];
     struct strides sa = strides_of(m, k, is(c, TRANSPOSE_A), false);
@@ -179,8 +186,7 @@ void matmul_bound_of_rounded(const struct op_case *c, int slot, double b_unit, d
                         .activation = (tsr_activation)c->param[ACTIVATION],
                         .tail_loss = tail_loss(c, slot, ACTIVATION),
                         .sum_loss = long_sum_loss(c, slot, k),
-                        .b_unit = b_unit,
-                        .b_least = b_least,
+                        .rounding = rounding,
                         .is_accumulating = is(c, ACCUMULATE),
                         .is_fp8 = is(c, FP8),
                         .is_fast = is(c, FAST_ACCUMULATE) && !is(c, BLOCK_SCALES),

@@ -230,11 +230,15 @@ static void bound(const struct op_case *c, int slot, double *bound) {
     f.tensor[B] = numbers_of(c, OF_B);
     if (c->is_present[OF_UP]) f.tensor[B_UP] = numbers_of(c, OF_UP);
     const bool is_f16 = c->dtype == TSR_F16; // on CUDA b has a's dtype
-    matmul_bound_of_rounded(&f, C,
-                            is_f16                 ? 0x1p-11
-                            : c->dtype == TSR_BF16 ? 0x1p-8
-                                                   : 0,
-                            is_f16 ? 0x1p-25 : 0, bound);
+    struct matmul_rounding rounding = {.b_unit = is_f16                 ? 0x1p-11
+                                                 : c->dtype == TSR_BF16 ? 0x1p-8
+                                                                        : 0,
+                                       .b_least = is_f16 ? 0x1p-25 : 0};
+    const bool has_offset = format_of(c) == TSR_QUANT_Q4_1 || format_of(c) == TSR_QUANT_Q4_K ||
+                            c->is_present[OF_B_ZERO] || c->is_present[OF_B_MINIMUM] ||
+                            c->is_present[OF_UP_ZERO] || c->is_present[OF_UP_MINIMUM];
+    if (!has_offset) rounding.a_unit = 0x1.02p-15; // in integers, on the CPU
+    matmul_bound_of_rounded(&f, C, rounding, bound);
     free(f.tensor[B].data);
     if (c->is_present[OF_UP]) free(f.tensor[B_UP].data);
 }

@@ -32,6 +32,7 @@ bool matmul_quant_is_skinny(const void *problem, const struct tsri_limits *limit
 const char *matmul_quant_prefer(const void *problem, const struct tsri_limits *limits) {
     if (limits->device.type == TSR_CUDA) return "cuda-widened";
     const bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
+    if (matmul_quant_has_integers(problem, limits)) return "integers"; // of any number of rows
     return !is_invariant && matmul_quant_is_skinny(problem, limits)
                ? "skinny"
                : matmul_prefer(problem, limits);
