@@ -165,8 +165,14 @@ static void the_host_has_memory(void **state) {
 static void instruction_sets_that_the_system_saves(void **state) {
     (void)state;
     const unsigned leaf1 = 1u << 27 | 1u << 28 | 1u << 12 | 1u << 29, avx2 = 1u << 5,
-                   avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31, amx = 1u << 22 | 1u << 24;
-    const struct tsri_cpuid all = {leaf1, avx2 | avx512, amx, 1u << 5, 0x600e7};
+                   avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31, amx = 1u << 22 | 1u << 24,
+                   vnni = 1u << 11;
+    const struct tsri_cpuid all = {.leaf1_c = leaf1,
+                                   .leaf7_b = avx2 | avx512,
+                                   .leaf7_c = vnni,
+                                   .leaf7_d = amx,
+                                   .leaf7_1_a = 1u << 5,
+                                   .xcr0 = 0x600e7};
     struct tsri_bf16_units units = tsri_bf16_units_of(&all);
     assert_int_equal(tsri_isa_of(&all), TSR_ISA_AVX512);
     assert_true(units.has_dot && units.has_tiles);
@@ -184,6 +190,7 @@ static void instruction_sets_that_the_system_saves(void **state) {
         units = tsri_bf16_units_of(&id);
         assert_int_equal(tsri_isa_of(&id), saved[i].isa);
         assert_int_equal(units.has_dot, saved[i].has_dot);
+        assert_int_equal(tsri_has_vnni_of(&id), saved[i].isa == TSR_ISA_AVX512);
         assert_int_equal(units.has_tiles, saved[i].has_tiles);
     }
     for (int bit = 0; bit < 32; bit++) { // each required flag matters
@@ -196,10 +203,14 @@ static void instruction_sets_that_the_system_saves(void **state) {
                                            : avx512 >> bit & 1 ? TSR_ISA_AVX2
                                                                : TSR_ISA_AVX512);
         id = all;
+        id.leaf7_c &= ~(1u << bit);
+        assert_int_equal(tsri_has_vnni_of(&id), !(vnni >> bit & 1));
+        id = all;
         id.leaf7_d &= ~(1u << bit);
         assert_int_equal(tsri_bf16_units_of(&id).has_tiles, !(amx >> bit & 1));
     }
-    const struct tsri_cpuid without_bf16 = {leaf1, avx2 | avx512, amx, 0, 0x600e7};
+    struct tsri_cpuid without_bf16 = all;
+    without_bf16.leaf7_1_a = 0;
     units = tsri_bf16_units_of(&without_bf16);
     assert_false(units.has_dot || units.has_tiles);
 }
