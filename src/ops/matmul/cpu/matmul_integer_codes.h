@@ -12,7 +12,6 @@
 #include "ops/matmul/cpu/matmul_quant_vnni.h"
 
 enum { UNIT = 32, UNITS = MATMUL_INTEGERS / UNIT, ROWS = 4 };
-enum { AHEAD = 3072 }; // bytes of a column that are fetched ahead
 
 // 128 numbers of a row. First and last: 16 columns of each unit, as codes of b lie.
 struct integers {
@@ -183,30 +182,36 @@ struct column {
     const char *scales;
 };
 
-// The codes of a column's 128 numbers from `at` on, of so many columns at once: what is fetched ahead belongs to the column or to
-// that of the next ones. A part of them at the end of a row is copied, so that nothing beyond b is read.
-SIMD_INLINE void read_codes(struct codes *c, tsr_quant_format format,
+// The codes of a column's 128 numbers from `at` on. A part of them at the end of a row, which is not whole, is copied, so that
+// nothing beyond b is read.
+SIMD_INLINE void read_codes(struct codes *c, tsr_quant_format format, bool is_whole,
                             const struct tsri_quant_rows *q, const struct column *column,
-                            int at_once, int64_t at, int64_t k) {
+                            int64_t at, int64_t k) {
     const struct tsri_quant_block shape = tsri_quant_block(format);
     const int64_t offset = at / shape.cols * shape.bytes;
     const uint8_t *from = column->row + offset;
-    uint8_t some[MATMUL_INTEGERS + 16];
-    if (at + MATMUL_INTEGERS > k) {
+    uint8_t some[2 * MATMUL_INTEGERS];
+    if (!is_whole) {
         memset(some, 0, sizeof some);
         memcpy(some, from, (size_t)(q->x.cols - offset));
         from = some;
-    } else {
-        uintptr_t ahead = (uintptr_t)from + AHEAD;
-        if (at_once > 1 && offset + AHEAD >= q->x.cols)
-            ahead += (uintptr_t)(at_once * q->x.stride - q->x.cols);
-        for (int i = 0; i < MATMUL_INTEGERS * shape.bytes / shape.cols; i += 64)
-            __builtin_prefetch((const char *)ahead + i, 0, at_once > 2 ? 2 : 3);
     }
     if (format == TSR_QUANT_Q6_K)
         split_q6_k(c, from, (int)(at / MATMUL_INTEGERS % 2));
     else
         load_codes(c, format, q, from, column->scales, at, k);
+}
+
+// Fetches what comes `ahead` bytes after a column's codes from `at` on: of the column, or at its end of the one `skip` bytes
+// further.
+SIMD_INLINE void fetch_codes(tsr_quant_format format, const struct column *column, int64_t at,
+                             int ahead, int64_t row_bytes, int64_t skip, bool is_near) {
+    const struct tsri_quant_block shape = tsri_quant_block(format);
+    const int64_t offset = at / shape.cols * shape.bytes + ahead;
+    const uintptr_t from =
+        (uintptr_t)column->row + (uintptr_t)(offset < row_bytes ? offset : offset + skip);
+    for (int i = 0; i < MATMUL_INTEGERS * shape.bytes / shape.cols; i += 64)
+        __builtin_prefetch((const char *)from + i, 0, is_near ? 3 : 2);
 }
 
 SIMD_INLINE struct column column_of(tsr_quant_format format, const struct tsri_quant_rows *q,

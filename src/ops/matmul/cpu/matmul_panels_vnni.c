@@ -7,6 +7,7 @@
 #include "ops/matmul/cpu/matmul_integer_codes.h"
 
 enum { LANES = 16, PANELS = 2, PANEL_COLS = LANES * PANELS, PANEL_ROWS = 64 };
+enum { AHEAD = 3072 }; // bytes of a column that are fetched ahead, to the second-level cache
 
 // Four codes of each column, and a scale: 16 and 16 quads, of the first halves and of the last.
 struct panel {
@@ -39,13 +40,16 @@ SIMD_INLINE void transpose(const __m512i from[16], __m512i to[16]) {
     }
 }
 
-SIMD_INLINE void make_panel(struct panel *p, tsr_quant_format format,
+SIMD_INLINE void make_panel(struct panel *p, tsr_quant_format format, bool is_whole,
                             const struct tsri_quant_rows *q, const struct column *columns,
                             int64_t at, int64_t k) {
     __m512i first[16], last[16], scale[16], scale_last[16], by_unit[16];
     for (int j = 0; j < LANES; j++) {
         struct codes c;
-        read_codes(&c, format, q, &columns[j], PANEL_COLS, at, k);
+        read_codes(&c, format, is_whole, q, &columns[j], at, k);
+        if (is_whole)
+            fetch_codes(format, &columns[j], at, AHEAD, q->x.cols,
+                        PANEL_COLS * q->x.stride - q->x.cols, false);
         first[j] = c.first, last[j] = c.last;
         scale[j] = _mm512_castps_si512(c.scale);
         if (format == TSR_QUANT_Q6_K) scale_last[j] = _mm512_castps_si512(c.scale_last);
@@ -136,7 +140,11 @@ SIMD_INLINE void panel_of(tsr_quant_format format, const struct tsri_quant_rows 
     memset(sums, 0, (size_t)(m * PANEL_COLS) * sizeof *sums);
     for (int64_t at = 0; at < k; at += MATMUL_INTEGERS) {
         struct panel p[PANELS];
-        for (int g = 0; g < PANELS; g++) make_panel(&p[g], format, q, column + g * LANES, at, k);
+        for (int g = 0; g < PANELS; g++)
+            if (at + MATMUL_INTEGERS <= k)
+                make_panel(&p[g], format, true, q, column + g * LANES, at, k);
+            else
+                make_panel(&p[g], format, false, q, column + g * LANES, at, k);
         for (int64_t i = 0; i < m; i += ROWS) {
             const struct integers *row[ROWS];
             for (int r = 0; r < ROWS; r++)
@@ -155,22 +163,31 @@ SIMD_INLINE void panel_of(tsr_quant_format format, const struct tsri_quant_rows 
         memcpy(acc + i * stride, sums + i * PANEL_COLS, (size_t)n * sizeof *acc);
 }
 
-#define EACH_PANEL(format)                                                                         \
-    for (int64_t i = 0; i < m; i += PANEL_ROWS)                                                    \
-        for (int64_t j = 0; j < n; j += PANEL_COLS)                                                \
-    panel_of(format, q, col + j, tsri_min(n - j, PANEL_COLS), k, tsri_min(m - i, PANEL_ROWS),      \
-             (const char *)a + i * a_stride, a_stride, acc + i * stride + j, stride)
+#define OF_FORMAT(format)                                                                          \
+    static __attribute__((noinline)) void format##_panels(                                         \
+        const struct tsri_quant_rows *q, int64_t col, int64_t n, int64_t k, int64_t m,             \
+        const char *a, int64_t a_stride, float *acc, int64_t stride) {                             \
+        panel_of(TSR_QUANT_##format, q, col, n, k, m, a, a_stride, acc, stride);                   \
+    }
+OF_FORMAT(Q8_0)
+OF_FORMAT(Q4_0)
+OF_FORMAT(Q6_K)
+OF_FORMAT(MXFP4_GGUF)
+OF_FORMAT(INT8)
+OF_FORMAT(INT4)
+OF_FORMAT(MXFP4)
+
+typedef void panel_kernel(const struct tsri_quant_rows *q, int64_t col, int64_t n, int64_t k,
+                          int64_t m, const char *a, int64_t a_stride, float *acc, int64_t stride);
 
 void tsri_matmul_integer_panels(const struct tsri_quant_rows *q, int64_t col, int64_t n, int64_t k,
                                 int64_t m, const void *a, int64_t a_stride, float *acc,
                                 int64_t stride) {
-    switch (q->format) {
-    case TSR_QUANT_Q8_0: EACH_PANEL(TSR_QUANT_Q8_0); break;
-    case TSR_QUANT_Q4_0: EACH_PANEL(TSR_QUANT_Q4_0); break;
-    case TSR_QUANT_Q6_K: EACH_PANEL(TSR_QUANT_Q6_K); break;
-    case TSR_QUANT_MXFP4_GGUF: EACH_PANEL(TSR_QUANT_MXFP4_GGUF); break;
-    case TSR_QUANT_INT8: EACH_PANEL(TSR_QUANT_INT8); break;
-    case TSR_QUANT_INT4: EACH_PANEL(TSR_QUANT_INT4); break;
-    default: EACH_PANEL(TSR_QUANT_MXFP4);
-    }
+#define ROW(format) [TSR_QUANT_##format] = format##_panels
+    static panel_kernel *const all[TSR_QUANT_COUNT] = {
+        ROW(Q8_0), ROW(Q4_0), ROW(Q6_K), ROW(MXFP4_GGUF), ROW(INT8), ROW(INT4), ROW(MXFP4)};
+    for (int64_t i = 0; i < m; i += PANEL_ROWS)
+        for (int64_t j = 0; j < n; j += PANEL_COLS)
+            all[q->format](q, col + j, tsri_min(n - j, PANEL_COLS), k, tsri_min(m - i, PANEL_ROWS),
+                           (const char *)a + i * a_stride, a_stride, acc + i * stride + j, stride);
 }

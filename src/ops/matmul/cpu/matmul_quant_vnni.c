@@ -3,9 +3,10 @@
 // Floor: b read once; four vpdpbusd for 128 products of each row, a multiplication and an FMA.
 // Limit: one row: making codes of bytes; more rows: those six operations of one port.
 // Figures: docs/kernels/matmul_quant.md.
+#include "cpu/cpu_isa.h"
 #include "ops/matmul/cpu/matmul_integer_codes.h"
 
-enum { COLS = 2 };
+enum { COLS = 2, AHEAD = 1024 }; // AHEAD: bytes of two columns that are fetched ahead
 
 // ---- Rows of a ----------------------------------------------------------------------------------
 
@@ -119,58 +120,88 @@ SIMD_INLINE void multiply(tsr_quant_format format, int m, int n, const struct co
     }
 }
 
+// Fetches lines of several pages (simd_far_line), as one column after the other lies in memory.
+SIMD_INLINE void fetch_far(tsr_quant_format format, const struct column *column, int64_t at) {
+    const struct tsri_quant_block shape = tsri_quant_block(format);
+    const uintptr_t from = (uintptr_t)column->row + (uintptr_t)(at / shape.cols * shape.bytes);
+    for (int i = 0; i < MATMUL_INTEGERS * shape.bytes / shape.cols; i += 64)
+        __builtin_prefetch(simd_far_line(from + (uintptr_t)i), 0, 2);
+}
+
 // m rows by n columns from `col` on.
 SIMD_INLINE void columns(tsr_quant_format format, const struct tsri_quant_rows *q, int64_t col,
                          int n, int64_t k, int m, const char *a, int64_t a_stride, float *acc,
                          int64_t stride) {
+    const int64_t row_bytes = q->x.cols, skip = n * q->x.stride - row_bytes;
+    const bool is_far = tsri_gains_from_far_lines(); // others fetch one column by themselves
     const struct integers *row[ROWS];
     struct column column[COLS];
+    struct codes c[COLS];
     __m512 sum[ROWS][COLS];
+    int64_t at = 0;
     for (int j = 0; j < n; j++) column[j] = column_of(format, q, col + j);
     for (int r = 0; r < m; r++) {
         row[r] = (const struct integers *)(const void *)(a + r * a_stride);
         for (int j = 0; j < n; j++) sum[r][j] = _mm512_setzero_ps();
     }
-    for (int64_t at = 0; at < k; at += MATMUL_INTEGERS) {
-        struct codes c[COLS];
-        for (int j = 0; j < n; j++) read_codes(&c[j], format, q, &column[j], n, at, k);
+    for (; at + MATMUL_INTEGERS <= k; at += MATMUL_INTEGERS) {
+        for (int j = 0; j < n; j++) {
+            if (n > 1) fetch_codes(format, &column[j], at, AHEAD, row_bytes, skip, true);
+            if (n == 1 && is_far) fetch_far(format, &column[j], at);
+            read_codes(&c[j], format, true, q, &column[j], at, k);
+        }
         multiply(format, m, n, c, row, sum);
         for (int r = 0; r < m; r++) row[r]++;
+    }
+    if (at < k) {
+        for (int j = 0; j < n; j++) read_codes(&c[j], format, false, q, &column[j], at, k);
+        multiply(format, m, n, c, row, sum);
     }
     for (int r = 0; r < m; r++)
         for (int j = 0; j < n; j++) acc[r * stride + j] = _mm512_reduce_add_ps(sum[r][j]);
 }
 
+// One row takes column after column, in the order of memory; more rows take two at a time.
+SIMD_INLINE void all_columns(tsr_quant_format format, int rows, const struct tsri_quant_rows *q,
+                             int64_t col, int64_t n, int64_t k, const char *a, int64_t a_stride,
+                             float *acc, int64_t stride) {
+    int64_t j = 0;
+    for (; rows > 1 && j + COLS <= n; j += COLS)
+        columns(format, q, col + j, COLS, k, rows, a, a_stride, acc + j, stride);
+    for (; j < n; j++) columns(format, q, col + j, 1, k, rows, a, a_stride, acc + j, stride);
+}
+
 // ---- Calls --------------------------------------------------------------------------------------
+
+typedef void few_rows(const struct tsri_quant_rows *q, int64_t col, int64_t n, int64_t k,
+                      const char *a, int64_t a_stride, float *acc, int64_t stride);
+
+// Each is a function of its own, so that none gets the registers and the frame of the others.
+#define OF_ROWS(format, rows)                                                                      \
+    static __attribute__((noinline)) void format##_##rows(                                         \
+        const struct tsri_quant_rows *q, int64_t col, int64_t n, int64_t k, const char *a,         \
+        int64_t a_stride, float *acc, int64_t stride) {                                            \
+        all_columns(TSR_QUANT_##format, rows, q, col, n, k, a, a_stride, acc, stride);             \
+    }
+#define OF_FORMAT(format)                                                                          \
+    OF_ROWS(format, 1) OF_ROWS(format, 2) OF_ROWS(format, 3) OF_ROWS(format, 4)
+OF_FORMAT(Q8_0)
+OF_FORMAT(Q4_0)
+OF_FORMAT(Q6_K)
+OF_FORMAT(MXFP4_GGUF)
+OF_FORMAT(INT8)
+OF_FORMAT(INT4)
+OF_FORMAT(MXFP4)
 
 void tsri_matmul_integer_columns(const struct tsri_quant_rows *q, int64_t col, int64_t n, int64_t k,
                                  int64_t m, const void *a, int64_t a_stride, float *acc,
                                  int64_t stride) {
-#define BLOCK(format, rows, cols)                                                                  \
-    columns(format, q, col + j, cols, k, rows, (const char *)a + i * a_stride, a_stride,           \
-            acc + i * stride + j, stride)
-#define COLUMNS(format, rows)                                                                      \
-    do {                                                                                           \
-        int64_t j = 0;                                                                             \
-        for (; rows > 1 && j + COLS <= n; j += COLS) BLOCK(format, rows, COLS);                    \
-        for (; j < n; j++) BLOCK(format, rows, 1);                                                 \
-    } while (0)
-#define OF_FORMAT(format)                                                                          \
-    case format:                                                                                   \
-        switch (m - i) {                                                                           \
-        case 1: COLUMNS(format, 1); break;                                                         \
-        case 2: COLUMNS(format, 2); break;                                                         \
-        case 3: COLUMNS(format, 3); break;                                                         \
-        default: COLUMNS(format, ROWS);                                                            \
-        }                                                                                          \
-        break
-    for (int64_t i = 0; i < m; i += ROWS) switch (q->format) {
-            OF_FORMAT(TSR_QUANT_Q8_0);
-            OF_FORMAT(TSR_QUANT_Q4_0);
-            OF_FORMAT(TSR_QUANT_Q6_K);
-            OF_FORMAT(TSR_QUANT_MXFP4_GGUF);
-            OF_FORMAT(TSR_QUANT_INT8);
-            OF_FORMAT(TSR_QUANT_INT4);
-        default: OF_FORMAT(TSR_QUANT_MXFP4);
-        }
+#define ROW(format) [TSR_QUANT_##format] = { format##_1, format##_2, format##_3, format##_4 }
+    static few_rows *const all[TSR_QUANT_COUNT][ROWS] = {
+        ROW(Q8_0), ROW(Q4_0), ROW(Q6_K), ROW(MXFP4_GGUF), ROW(INT8), ROW(INT4), ROW(MXFP4)};
+    for (int64_t i = 0, rows; i < m; i += rows) {
+        rows = tsri_min(m - i, ROWS);
+        all[q->format][rows - 1](q, col, n, k, (const char *)a + i * a_stride, a_stride,
+                                 acc + i * stride, stride);
+    }
 }
