@@ -28,7 +28,7 @@ static const char *const logprobs_names[] = {"raw", "processed", NULL};
 static const struct param_spec params[] = {
     {"rows", "rows of logits", PARAM_SIZE, 64, NULL},
     {"vocab", "tokens", PARAM_SIZE, 152064, NULL},
-    {"history_len", "tokens of a row's history", PARAM_SIZE, 1000, NULL},
+    {"history_len", "tokens of a row's history", PARAM_SIZE, 0, NULL},
     {"has_bias_rows", "logit_bias has rows", PARAM_FLAG, 0, NULL, SOURCE_TENSORS},
     {"temperature", "divides the logits; 0: the largest one", PARAM_REAL, 0, NULL, PARAM_FLOAT},
     {"top_k", "tokens that remain; 0: all", PARAM_INT, 0, NULL, .least = INT32_MIN,
@@ -179,18 +179,19 @@ static double option(struct rng *rng, const struct op_case *c, int slot) {
     }
 }
 
-// FILL_SPECIAL: logits and biases of few values, some masked, so that many are equal. Some random biases are masks.
+// Logits spread about as a model's do. FILL_SPECIAL: logits and biases of few values, some masked, so that many are equal. Some
+// random biases are masks.
 static bool fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
                  double *values) {
-    if (slot == LOGITS && fill != FILL_SPECIAL) return false;
-    if (slot == BIAS && fill != FILL_SPECIAL && fill != FILL_NORMAL) return false;
+    const bool is_logit = slot == LOGITS || slot == BIAS, is_special = fill == FILL_SPECIAL;
+    if (is_logit && !is_special && fill != FILL_NORMAL) return false;
     for (int64_t i = 0; i < case_numel(c, slot); i++)
-        if (slot == LOGITS || slot == BIAS)
-            values[i] = rng_chance(rng, 0.3)   ? -INFINITY
-                        : fill == FILL_SPECIAL ? (double)rng_int(rng, -2, 2)
-                                               : rng_normal(rng);
-        else
+        if (!is_logit)
             values[i] = option(rng, c, slot);
+        else if ((slot == BIAS || is_special) && rng_chance(rng, 0.3))
+            values[i] = -INFINITY;
+        else
+            values[i] = is_special ? (double)rng_int(rng, -2, 2) : 2.5 * rng_normal(rng);
     return true;
 }
 

@@ -1,47 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0
-// The choice of a row's token on the CPU. Filters look only at tokens that may be the last to remain: a bound from the groups'
-// maxima (top-k) or from the sum of weights (top-p) leaves few of a row with few probable tokens, and a radix selection finds
-// the last among them (sample_select.c). Nothing is sorted.
+// The choice of a row's token on the CPU. Filters look only at groups that may hold the last token to remain: a bound from the
+// groups' maxima (top-k) or from the sum of weights (top-p) leaves few of a row with few probable tokens. A selection by radix
+// finds that token (the rest of it in sample_select.c). Nothing is sorted.
 #include "ops/sample/sample_row.h"
 
 static const struct sample_filter no_filter = {-INFINITY, 0, -1};
 
 static float float_of_key(uint32_t key) { return tsri_float_of_bits(sample_bits_of_key(key)); }
 
-static bool is_left(const struct sample_filter *filter, float z, int64_t v) {
-    return z > filter->least || (z == filter->least && v <= filter->last);
-}
-
 // ---- Filters ----------------------------------------------------------------------------------
 
-// Collects the tokens of the filter with z of at least `least`. Without is_weighed each weighs 1.
-static void collect(const struct sample_row *row, const struct sample_filter *filter, float least,
-                    bool is_weighed, struct sample_candidates *c) {
-    float z[SAMPLE_WEIGHTS], w[SAMPLE_WEIGHTS];
-    c->count = 0;
-    for (int i = 0; i < SAMPLE_GROUP && !is_weighed; i++) w[i] = 1;
-    for (int64_t g = 0; g < row->num_groups; g++) {
-        const int64_t first = g * SAMPLE_GROUP, last = sample_group_end(row, g);
-        if (row->z.groups.max[g] < least) continue;
-        row->kernels->add(row->z.dtype, row->z.x, NULL, first, last, z);
-        if (is_weighed) sample_weigh_group(row, &row->z, g, &no_filter, w, NULL);
-        for (int64_t v = first; v < last; v++) {
-            const float at = z[v - first];
-            c->key[c->count] = sample_key(tsri_bits_of_float(at));
-            c->index[c->count] = (uint32_t)v;
-            c->weight[c->count] = w[v - first];
-            c->count += (at >= least) & (at > -INFINITY) & is_left(filter, at, v);
-        }
-    }
+// The weights of a group's tokens that the filter leaves; without is_weighed 1.
+static void weigh(const struct sample_row *row, int64_t group, bool is_weighed,
+                  const struct sample_filter *filter, float *w) {
+    if (is_weighed)
+        sample_weigh_group(row, &row->z, group, filter, w, NULL);
+    else
+        for (int i = 0; i < SAMPLE_GROUP; i++) w[i] = 1;
 }
 
-// Leaves of the filter's tokens those up to the one at which their weights in falling order sum to `needed`; all if they do not.
+// Leaves of the filter's tokens those up to the one at which their weights in falling order sum to `needed`, which is one with z
+// of at least `least`. False, and no change, if they do not. Weights are summed by the first digit of the key; only tokens with
+// the digit at which the sum is reached become candidates.
 static bool cut(const struct sample_row *row, float least, bool is_weighed, uint64_t needed,
                 struct sample_filter *filter) {
-    struct sample_candidates candidates = row->candidates;
-    uint32_t key, index;
-    collect(row, filter, least, is_weighed, &candidates);
-    if (!sample_select(&candidates, needed, &key, &index)) return false;
+    enum { LEAST_DIGIT = 0x00800000 >> SAMPLE_FIRST_SHIFT }; // of finite numbers
+    uint64_t sums[SAMPLE_NUM_DIGITS] = {0};
+    uint32_t keys[SAMPLE_WEIGHTS], digit = SAMPLE_NUM_DIGITS - 1, key, index;
+    float w[SAMPLE_WEIGHTS];
+    struct sample_candidates c = row->candidates;
+    for (int64_t g = 0; g < row->num_groups; g++) {
+        const int64_t first = g * SAMPLE_GROUP, count = sample_group_end(row, g) - first;
+        if (row->z.groups.max[g] < least) continue;
+        row->kernels->keys(row->z.dtype, row->z.x, first, first + count, keys);
+        weigh(row, g, is_weighed, filter, w);
+        for (int64_t i = 0; i < count; i++)
+            sums[keys[i] >> SAMPLE_FIRST_SHIFT] += (uint64_t)(int64_t)w[i];
+    }
+    for (; sums[digit] < needed; digit--) {
+        if (digit == LEAST_DIGIT) return false;
+        needed -= sums[digit];
+    }
+    c.count = 0;
+    for (int64_t g = 0; g < row->num_groups; g++) {
+        const int64_t first = g * SAMPLE_GROUP, count = sample_group_end(row, g) - first;
+        const int64_t before = c.count;
+        if (row->z.groups.max[g] < least ||
+            sample_key_of(row->z.groups.max[g]) >> SAMPLE_FIRST_SHIFT < digit)
+            continue;
+        row->kernels->keys(row->z.dtype, row->z.x, first, first + count, keys);
+        for (int64_t i = 0; i < count; i++) {
+            c.index[c.count] = (uint32_t)(first + i);
+            c.count += keys[i] >> SAMPLE_FIRST_SHIFT == digit;
+        }
+        if (c.count > before) weigh(row, g, is_weighed, filter, w);
+        for (int64_t i = before; i < c.count; i++) {
+            c.key[i] = keys[c.index[i] - first];
+            c.weight[i] = w[c.index[i] - first];
+        }
+    }
+    if (!sample_select(&c, needed, &key, &index)) return false;
     filter->least = float_of_key(key);
     filter->last = index;
     return true;
@@ -51,10 +69,10 @@ static bool cut(const struct sample_row *row, float least, bool is_weighed, uint
 static void cut_to_top_k(const struct sample_row *row, struct sample_filter *filter) {
     const uint64_t k = (uint64_t)row->options.top_k;
     struct sample_candidates maxima = row->candidates;
-    uint32_t key = sample_key(tsri_bits_of_float(-INFINITY)), group;
+    uint32_t key = sample_key_of(-INFINITY), group;
     maxima.count = row->num_groups;
     for (int64_t g = 0; g < row->num_groups; g++) {
-        maxima.key[g] = sample_key(tsri_bits_of_float(row->z.groups.max[g]));
+        maxima.key[g] = sample_key_of(row->z.groups.max[g]);
         maxima.index[g] = (uint32_t)g;
         maxima.weight[g] = 1;
     }
@@ -62,16 +80,24 @@ static void cut_to_top_k(const struct sample_row *row, struct sample_filter *fil
     cut(row, float_of_key(key), false, k, filter);
 }
 
-// Tokens that weigh less than a vocab-th of what top_p leaves out weigh less than that together, so the last one that remains
-// weighs more. `least` is where they begin, with room for rounding; where it has none, all tokens serve.
-static void cut_to_top_p(const struct sample_row *row, uint64_t sum, struct sample_filter *filter) {
+// Where tokens begin that weigh at least the num-th part of what top_p leaves out of `sum`.
+static float least_of_share(const struct sample_row *row, uint64_t sum, double num) {
     const struct sample_options *o = &row->options;
-    const uint64_t needed = sample_needed(o->top_p, sum);
-    const double share = (1 - (double)o->top_p) * (double)sum / (double)row->problem->logits.cols;
-    const double below = (double)o->temperature * log(share / (double)SAMPLE_ONE) * 1.001;
-    const float least = (float)((double)row->z.max * (1 + 1e-6) + below - 1e-6);
-    if (!cut(row, fmaxf(least, filter->least), true, needed, filter))
-        cut(row, filter->least, true, needed, filter);
+    const double weight = (1 - (double)o->top_p) * (double)sum / num;
+    return (float)((double)row->z.max + (double)o->temperature * log(weight / (double)SAMPLE_ONE));
+}
+
+// Tokens below a vocab-th part weigh less than what top_p leaves out, so the last token that remains is above. In rows with few
+// probable tokens it is above a much larger part, too. A bound that is wrong, if only by rounding, makes cut fail.
+static void cut_to_top_p(const struct sample_row *row, uint64_t sum, struct sample_filter *filter) {
+    enum { FEW = 1024 };
+    const uint64_t needed = sample_needed(row->options.top_p, sum);
+    const int64_t vocab = row->problem->logits.cols;
+    const float few = least_of_share(row, sum, FEW), all = least_of_share(row, sum, (double)vocab);
+    if ((vocab > FEW && few > filter->least && cut(row, few, true, needed, filter)) ||
+        (all > filter->least && cut(row, all, true, needed, filter)))
+        return;
+    cut(row, filter->least, true, needed, filter);
 }
 
 // Sums of the groups' weights that the filter leaves. Returns all.

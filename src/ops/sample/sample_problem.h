@@ -82,6 +82,8 @@ struct sample_kernels {
     // z of logits and bias (NULL: none), as fp32.
     void (*add)(tsr_dtype dtype, const void *x, const float *bias, int64_t first, int64_t last,
                 float *z);
+    // At most a group's keys of z.
+    void (*keys)(tsr_dtype dtype, const void *x, int64_t first, int64_t last, uint32_t *key);
     // max[g]: of group g. first is a group's. False if a number is NaN.
     bool (*maxima)(tsr_dtype dtype, const void *x, int64_t first, int64_t last, float *max);
     // At most a group's weights that the filter leaves, 0 for others, into w (SAMPLE_WEIGHTS). Returns their sum and adds the
@@ -90,6 +92,13 @@ struct sample_kernels {
                       float scale, const struct sample_filter *filter, float *w, int64_t *kept);
 };
 TSRI_DECLARE_KERNELS(sample)
+
+// Keys of numbers have three digits; the first are the high bits.
+enum {
+    SAMPLE_DIGIT_BITS = 11,
+    SAMPLE_NUM_DIGITS = 1 << SAMPLE_DIGIT_BITS,
+    SAMPLE_FIRST_SHIFT = 21
+};
 
 // The tokens of a row that may be the last to remain, by index.
 struct sample_candidates {

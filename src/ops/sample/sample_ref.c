@@ -88,7 +88,7 @@ static int32_t filter(const struct sample_problem *p, struct row *row) {
         row->is_left[v] = false;
         if (row->z[v] == -INFINITY) continue;
         row->order[count++] =
-            (uint64_t)sample_key(tsri_bits_of_float(row->z[v])) << 32 | (0xffffffffu - (uint32_t)v);
+            (uint64_t)sample_key_of(row->z[v]) << 32 | (0xffffffffu - (uint32_t)v);
     }
     sort(row->order, count);
     if (sample_has_top_k(p, o)) count = tsri_min(count, o->top_k);

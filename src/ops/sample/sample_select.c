@@ -6,9 +6,7 @@
 
 #include "ops/sample/sample_problem.h"
 
-enum { DIGIT_BITS = 11, NUM_DIGITS = 1 << DIGIT_BITS };
-
-static unsigned digit_of(uint32_t key, int shift) { return key >> shift & (NUM_DIGITS - 1); }
+static unsigned digit_of(uint32_t key, int shift) { return key >> shift & (SAMPLE_NUM_DIGITS - 1); }
 
 // Leaves those with this digit, in order.
 static void keep(struct sample_candidates *c, int shift, unsigned digit) {
@@ -23,10 +21,10 @@ static void keep(struct sample_candidates *c, int shift, unsigned digit) {
 }
 
 bool sample_select(struct sample_candidates *c, uint64_t needed, uint32_t *key, uint32_t *index) {
-    static const int shifts[] = {21, 10, 0}; // the last digit has ten bits, and one that is known
-    uint64_t sums[NUM_DIGITS];
+    static const int shifts[] = {SAMPLE_FIRST_SHIFT, 10, 0}; // the last has a bit of the second
+    uint64_t sums[SAMPLE_NUM_DIGITS];
     for (int pass = 0; pass < TSRI_COUNT(shifts); pass++) {
-        unsigned digit = NUM_DIGITS;
+        unsigned digit = SAMPLE_NUM_DIGITS;
         memset(sums, 0, sizeof sums);
         for (int64_t i = 0; i < c->count; i++)
             sums[digit_of(c->key[i], shifts[pass])] += (uint64_t)(int64_t)c->weight[i];

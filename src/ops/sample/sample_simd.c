@@ -40,6 +40,12 @@ static void add(tsr_dtype dtype, const void *x, const float *bias, int64_t first
     }
 }
 
+static void keys(tsr_dtype dtype, const void *x, int64_t first, int64_t last, uint32_t *key) {
+    float z[SAMPLE_GROUP];
+    add(dtype, x, NULL, first, last, z);
+    for (int64_t i = 0; i < last - first; i++) key[i] = sample_key_of(z[i]);
+}
+
 // ---- Maxima -----------------------------------------------------------------------------------
 
 SIMD_INLINE bool maxima_as(tsr_dtype dtype, const void *x, int64_t first, int64_t last,
@@ -163,4 +169,4 @@ static uint64_t weigh(tsr_dtype dtype, const void *x, int64_t first, int64_t las
     }
 }
 
-const struct sample_kernels TSRI_KERNEL_TABLE(sample) = {add, maxima, weigh};
+const struct sample_kernels TSRI_KERNEL_TABLE(sample) = {add, keys, maxima, weigh};

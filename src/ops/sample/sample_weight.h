@@ -17,6 +17,8 @@
 #define SAMPLE_POWER(n) tsri_float_of_bits((uint32_t)((int)(n) + 127) << 23)
 #include "ops/sample/sample_weight_params.h"
 
+static inline uint32_t sample_key_of(float x) { return sample_key(tsri_bits_of_float(x)); }
+
 // floor(u sum), of the row with this stream (its seed or its number) and offset.
 static inline uint64_t sample_target(uint64_t seed, uint64_t offset, uint64_t stream,
                                      uint64_t sum) {
