@@ -19,12 +19,12 @@ static void weigh(const struct sample_row *row, int64_t group, bool is_weighed,
         for (int i = 0; i < SAMPLE_GROUP; i++) w[i] = 1;
 }
 
-// Leaves of the filter's tokens those up to the one at which their weights in falling order sum to `needed`, which is one with z
-// of at least `least`. False, and no change, if they do not. Weights are summed by the first digit of the key; only tokens with
-// the digit at which the sum is reached become candidates.
+// Leaves of the filter's tokens those up to the one at which their weights in falling order sum to `needed`. Only groups with a z
+// of at least `least` are looked at; if the token is not among those z, nothing changes, and the result is false. Weights are
+// summed by the first digit of the key; only tokens with the digit at which the sum is reached become candidates.
 static bool cut(const struct sample_row *row, float least, bool is_weighed, uint64_t needed,
                 struct sample_filter *filter) {
-    enum { LEAST_DIGIT = 0x00800000 >> SAMPLE_FIRST_SHIFT }; // of finite numbers
+    const uint32_t least_digit = sample_key_of(fmaxf(least, -SAMPLE_LARGEST)) >> SAMPLE_FIRST_SHIFT;
     uint64_t sums[SAMPLE_NUM_DIGITS] = {0};
     uint32_t keys[SAMPLE_WEIGHTS], digit = SAMPLE_NUM_DIGITS - 1, key, index;
     float w[SAMPLE_WEIGHTS];
@@ -38,7 +38,7 @@ static bool cut(const struct sample_row *row, float least, bool is_weighed, uint
             sums[keys[i] >> SAMPLE_FIRST_SHIFT] += (uint64_t)(int64_t)w[i];
     }
     for (; sums[digit] < needed; digit--) {
-        if (digit == LEAST_DIGIT) return false;
+        if (digit == least_digit) return false;
         needed -= sums[digit];
     }
     c.count = 0;
@@ -59,7 +59,7 @@ static bool cut(const struct sample_row *row, float least, bool is_weighed, uint
             c.weight[i] = w[c.index[i] - first];
         }
     }
-    if (!sample_select(&c, needed, &key, &index)) return false;
+    if (!sample_select(&c, needed, &key, &index) || float_of_key(key) < least) return false;
     filter->least = float_of_key(key);
     filter->last = index;
     return true;
