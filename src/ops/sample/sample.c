@@ -12,11 +12,14 @@ TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct sample_problem, logits.dtype)
 static const struct tsri_variant variants[] = {
     {"fused", "one read for the largest logits, one for sums of weights; no sort", TSR_VARIANT_ISA,
      is_float32_or_less, sample_plan, sample_run},
+    {"cuda-slices", "the same with several blocks for a row, whose integer sums meet in memory",
+     TSR_VARIANT_CUDA, is_float32_or_less, sample_cuda_plan, sample_cuda_run, sample_cuda_prepare},
     {"reference", "all tokens in order, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      sample_plan_reference, sample_reference_run},
 };
 
-const struct tsri_op tsri_sample_op = {"sample", variants, TSRI_COUNT(variants), NULL, NULL};
+const struct tsri_op tsri_sample_op = {"sample", variants, TSRI_COUNT(variants), NULL,
+                                       sample_cuda_kernel};
 
 // ---- Rows -------------------------------------------------------------------------------------
 

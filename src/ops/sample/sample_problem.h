@@ -93,13 +93,6 @@ struct sample_kernels {
 };
 TSRI_DECLARE_KERNELS(sample)
 
-// Keys of numbers have three digits; the first are the high bits.
-enum {
-    SAMPLE_DIGIT_BITS = 11,
-    SAMPLE_NUM_DIGITS = 1 << SAMPLE_DIGIT_BITS,
-    SAMPLE_FIRST_SHIFT = 21
-};
-
 // The tokens of a row that may be the last to remain, by index.
 struct sample_candidates {
     uint32_t *key, *index; // each of vocab

@@ -21,7 +21,7 @@ static void keep(struct sample_candidates *c, int shift, unsigned digit) {
 }
 
 bool sample_select(struct sample_candidates *c, uint64_t needed, uint32_t *key, uint32_t *index) {
-    static const int shifts[] = {SAMPLE_FIRST_SHIFT, 10, 0}; // the last has a bit of the second
+    static const int shifts[] = {SAMPLE_FIRST_SHIFT, SAMPLE_SECOND_SHIFT, 0};
     uint64_t sums[SAMPLE_NUM_DIGITS];
     for (int pass = 0; pass < TSRI_COUNT(shifts); pass++) {
         unsigned digit = SAMPLE_NUM_DIGITS;

@@ -87,9 +87,18 @@ SAMPLE_FUNCTION unsigned long long sample_high_product(unsigned long long a, uns
 SAMPLE_FUNCTION unsigned long long sample_needed(float top_p, unsigned long long sum) {
     unsigned long long low;
     const unsigned long long share = (unsigned long long)SAMPLE_MUL(top_p, 0x1p64f);
-    const unsigned long long whole = sample_high_product(share, sum, &low) + (low != 0);
-    return whole > 0 ? whole : 1;
+    const unsigned long long whole = sample_high_product(share, sum, &low);
+    const unsigned long long needed = whole + (low != 0);
+    return needed > 0 ? needed : 1;
 }
+
+// A key has three digits, found one after the other from the high end; the last one has a bit of the second.
+enum {
+    SAMPLE_DIGIT_BITS = 11,
+    SAMPLE_NUM_DIGITS = 1 << SAMPLE_DIGIT_BITS,
+    SAMPLE_FIRST_SHIFT = 21,
+    SAMPLE_SECOND_SHIFT = 10
+};
 
 // Larger numbers have larger keys; 0 and -0 have the same.
 SAMPLE_FUNCTION unsigned sample_key(unsigned bits) {
