@@ -25,7 +25,10 @@ static void weigh(const struct sample_row *row, int64_t group, bool is_weighed,
 static bool cut(const struct sample_row *row, float least, bool is_weighed, uint64_t needed,
                 struct sample_filter *filter) {
     const uint32_t least_digit = sample_key_of(fmaxf(least, -SAMPLE_LARGEST)) >> SAMPLE_FIRST_SHIFT;
-    uint64_t sums[SAMPLE_NUM_DIGITS] = {0};
+    enum {
+        NUM_SUMS = 4
+    }; // neighbours often have one digit, and an addition waits for the one before
+    uint64_t sums[NUM_SUMS][SAMPLE_NUM_DIGITS] = {0};
     uint32_t keys[SAMPLE_WEIGHTS], digit = SAMPLE_NUM_DIGITS - 1, key, index;
     float w[SAMPLE_WEIGHTS];
     struct sample_candidates c = row->candidates;
@@ -35,11 +38,13 @@ static bool cut(const struct sample_row *row, float least, bool is_weighed, uint
         row->kernels->keys(row->z.dtype, row->z.x, first, first + count, keys);
         weigh(row, g, is_weighed, filter, w);
         for (int64_t i = 0; i < count; i++)
-            sums[keys[i] >> SAMPLE_FIRST_SHIFT] += (uint64_t)(int64_t)w[i];
+            sums[i % NUM_SUMS][keys[i] >> SAMPLE_FIRST_SHIFT] += (uint64_t)(int64_t)w[i];
     }
-    for (; sums[digit] < needed; digit--) {
+    for (int d = 0; d < SAMPLE_NUM_DIGITS; d++)
+        for (int j = 1; j < NUM_SUMS; j++) sums[0][d] += sums[j][d];
+    for (; sums[0][digit] < needed; digit--) {
         if (digit == least_digit) return false;
-        needed -= sums[digit];
+        needed -= sums[0][digit];
     }
     c.count = 0;
     for (int64_t g = 0; g < row->num_groups; g++) {
@@ -94,7 +99,10 @@ static void cut_to_top_p(const struct sample_row *row, uint64_t sum, struct samp
     const uint64_t needed = sample_needed(row->options.top_p, sum);
     const int64_t vocab = row->problem->logits.cols;
     const float few = least_of_share(row, sum, FEW), all = least_of_share(row, sum, (double)vocab);
-    if ((vocab > FEW && few > filter->least && cut(row, few, true, needed, filter)) ||
+    int64_t num_few = 0; // groups
+    for (int64_t g = 0; g < row->num_groups; g++) num_few += row->z.groups.max[g] >= few;
+    if ((4 * num_few < row->num_groups && few > filter->least &&
+         cut(row, few, true, needed, filter)) ||
         (all > filter->least && cut(row, all, true, needed, filter)))
         return;
     cut(row, filter->least, true, needed, filter);

@@ -6,7 +6,6 @@
 // Figures: docs/kernels/sample.md.
 // The host defines
 //     DTYPE
-#include "cuda/device/philox.cuh"
 #include "ops/sample/sample_device.cuh"
 
 enum { WARPS = SAMPLE_DRAW_THREADS / 32 };

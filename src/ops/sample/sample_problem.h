@@ -53,6 +53,7 @@ static inline bool sample_has_top_k(const struct sample_problem *p,
     return o->top_k > 0 && o->top_k < p->logits.cols;
 }
 
+// sample_values.c
 struct sample_options sample_options_of(const struct sample_problem *p, int64_t row);
 // floor(u sum) of a row.
 uint64_t sample_row_target(const struct sample_problem *p, int64_t row, uint64_t sum);

@@ -5,7 +5,7 @@
 #ifndef TSRI_ATTENTION_DEVICE_CUH
 #define TSRI_ATTENTION_DEVICE_CUH
 
-#include "cuda/device/philox.cuh"
+#include "cuda/device/numbers.cuh"
 #include "ops/attention/attention_params.h"
 
 DEVICE long long clamp_long(long long x, long long low, long long high) {
