@@ -11,11 +11,9 @@
 #define SAMPLE_ADD(a, b) __fadd_rn(a, b)
 #define SAMPLE_MUL(a, b) __fmul_rn(a, b)
 #define SAMPLE_DIV(a, b) __fdiv_rn(a, b)
-// Sums with 1.5 2^23, whose low bits are the integer.
-#define SAMPLE_ROUND(x) __fadd_rn(__fadd_rn(x, 12582912.0f), -12582912.0f)
-#define SAMPLE_ROUND_WEIGHT(x) rintf(x)
-#define SAMPLE_POWER(n)                                                                            \
-    __int_as_float((__float_as_int(__fadd_rn(n, 12582912.0f)) << 23) + 0x3f800000)
+#define SAMPLE_MAX(a, b) fmaxf(a, b)
+#define SAMPLE_ROUND(x) rintf(x)
+#define SAMPLE_SCALED(p, t) __uint_as_float(__float_as_uint(p) + (__float_as_uint(t) << 23))
 #include "ops/sample/sample_weight_params.h"
 
 #include "ops/sample/sample_params.h"
@@ -75,7 +73,7 @@ DEVICE int lead_of(const struct sample_numbers *n, long long row) {
 // The first column of this lane in a group; it may be negative.
 DEVICE int col_of(int group, int lead) { return (group * 32 + LANE) * GROUP - lead; }
 
-// A unit of 16 bytes, at most the largest finite number; -inf beyond the row.
+// A unit of 16 bytes; -inf beyond the row.
 DEVICE void load_unit(float z[GROUP], const struct sample_numbers *n, long long row, int col,
                       int vocab) {
     const long long at = row * n->stride + col;
@@ -86,8 +84,14 @@ DEVICE void load_unit(float z[GROUP], const struct sample_numbers *n, long long 
         for (int i = 0; i < GROUP; i++)
             z[i] = col + i >= 0 && col + i < vocab ? load(n->x, at + i) : -INFINITE;
     }
+}
+
+// The same of a row without NaN, as z.
+DEVICE void load_numbers(float z[GROUP], const struct sample_numbers *n, long long row, int col,
+                         int vocab) {
+    load_unit(z, n, row, col, vocab);
 #pragma unroll
-    for (int i = 0; i < GROUP; i++) z[i] = sample_bounded(z[i]);
+    for (int i = 0; i < GROUP; i++) z[i] = fminf(z[i], SAMPLE_LARGEST);
 }
 
 // The key of a row's largest number. All lanes call it.

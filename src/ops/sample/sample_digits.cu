@@ -66,7 +66,7 @@ DEVICE void add_slice(const struct sample_params *p, const struct slice *s, cons
     for (int g = s->first + WARP; g < s->last; g += WARPS) {
         float z[GROUP];
         if (p->z.group_key[s->row * p->num_groups + g] < least) continue;
-        load_unit(z, &p->z, s->row, col_of(g, lead), p->vocab);
+        load_numbers(z, &p->z, s->row, col_of(g, lead), p->vocab);
 #pragma unroll
         for (int i = 0; i < GROUP; i++) {
             const unsigned key = key_of(z[i]);

@@ -104,7 +104,7 @@ DEVICE int find_token(const struct sample_params *p, const struct row *row, stru
         unsigned equal = 0;
 #pragma unroll
         for (int i = 0; i < GROUP; i++) z[i] = -INFINITE;
-        if (is_read) load_unit(z, &p->z, row->row, col, p->vocab);
+        if (is_read) load_numbers(z, &p->z, row->row, col, p->vocab);
         unsigned left = place->equal;
         if (left > 0) { // a block's threads agree
 #pragma unroll

@@ -32,9 +32,10 @@ DEVICE float see(struct best *best, const float z[GROUP], int col) {
     float most = -INFINITE;
 #pragma unroll
     for (int i = 0; i < GROUP; i++) {
+        const float number = fminf(z[i], SAMPLE_LARGEST);
         best->is_nan |= z[i] != z[i];
-        most = fmaxf(most, z[i]);
-        if (z[i] > best->z) best->z = z[i], best->index = (unsigned)(col + i);
+        most = fmaxf(most, number);
+        if (number > best->z) best->z = number, best->index = (unsigned)(col + i);
     }
     return most;
 }

@@ -86,11 +86,11 @@ static bool maxima(tsr_dtype dtype, const void *x, int64_t first, int64_t last, 
 
 // ---- Weights ----------------------------------------------------------------------------------
 
-// sample_weight. What is below SAMPLE_LEAST rounds to 0 as SAMPLE_LEAST does.
+// sample_weight.
 SIMD_INLINE vf weight_of(vf z, vf max, vf scale) {
     const vf x = vf_max(vf_set1(SAMPLE_LEAST), (z - max) * scale);
 #if defined(SIMD_HAS_SHIFTED_SCALE)
-    const vf shift = vf_set1(0x1.8p23f + SAMPLE_LOG2_ONE), t = x + shift, n = t - shift;
+    const vf shift = vf_set1(SAMPLE_SHIFT), t = x + shift, n = t - shift;
 #else
     const vf n = vf_round(x);
 #endif

@@ -12,9 +12,10 @@
 #define SAMPLE_ADD(a, b) ((a) + (b))
 #define SAMPLE_MUL(a, b) ((a) * (b))
 #define SAMPLE_DIV(a, b) ((a) / (b))
+#define SAMPLE_MAX(a, b) ((a) > (b) ? (a) : (b))
 #define SAMPLE_ROUND(x) rintf(x)
-#define SAMPLE_ROUND_WEIGHT(x) rintf(x)
-#define SAMPLE_POWER(n) tsri_float_of_bits((uint32_t)((int)(n) + 127) << 23)
+#define SAMPLE_SCALED(p, t)                                                                        \
+    tsri_float_of_bits(tsri_bits_of_float(p) + (tsri_bits_of_float(t) << 23))
 #include "ops/sample/sample_weight_params.h"
 
 static inline uint32_t sample_key_of(float x) { return sample_key(tsri_bits_of_float(x)); }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What decides which token is drawn. Every variant computes it by exactly these operations, each rounded by itself, so that all
 // draw alike, on every device. Both compilers read this file: no library headers. The includer defines
-//     SAMPLE_FUNCTION, and of floats SAMPLE_ADD, SAMPLE_MUL and SAMPLE_DIV (never fused), SAMPLE_ROUND (to the nearest integer,
-//     ties to even; |x| < 2^22), SAMPLE_ROUND_WEIGHT (the same, 0 <= x <= 2^40) and SAMPLE_POWER (2^n, integral n from -126
-//     to 126)
+//     SAMPLE_FUNCTION, and of floats SAMPLE_ADD, SAMPLE_MUL and SAMPLE_DIV (never fused), SAMPLE_MAX (of numbers),
+//     SAMPLE_ROUND (to the nearest integer, ties to even; 0 <= x <= 2^40), and SAMPLE_SCALED(p, t): p 2^m, where the low bits of t
+//     are the integer m and the result is a normal number
 #ifndef TSRI_SAMPLE_WEIGHT_PARAMS_H
 #define TSRI_SAMPLE_WEIGHT_PARAMS_H
 
@@ -11,8 +11,10 @@
 // The weight of the most probable token. The weights of 2^22 tokens sum to less than 2^63.
 #define SAMPLE_ONE 0x1p40f
 #define SAMPLE_LOG2_ONE 40
-// Below, 2^40 2^x rounds to 0.
+// 2^40 2^x rounds to 0 here, and below.
 #define SAMPLE_LEAST (-42.0f)
+// A sum with it is rounded to an integer n; the low bits are those of n + 40.
+#define SAMPLE_SHIFT (0x1.8p23f + SAMPLE_LOG2_ONE)
 #define SAMPLE_LOG2E 0x1.715476p0f
 // A polynomial of degree 5 for 2^f, |f| <= 1/2, that is exactly 1 for f = 0.
 #define SAMPLE_EXP2_5 1.326472498e-03f
@@ -58,19 +60,20 @@ SAMPLE_FUNCTION float sample_scale(float temperature) {
     return sample_bounded(SAMPLE_DIV(SAMPLE_LOG2E, temperature));
 }
 
-// w, an integer. scale: sample_scale.
-SAMPLE_FUNCTION float sample_weight(float z, float max, float scale) {
-    float x = SAMPLE_MUL(SAMPLE_ADD(z, -max), scale);
-    const int is_zero = !(x > SAMPLE_LEAST);
-    x = is_zero ? 0 : x;
-    const float n = SAMPLE_ROUND(x), f = SAMPLE_ADD(x, -n);
+// w before it is rounded to an integer. scale: sample_scale.
+SAMPLE_FUNCTION float sample_real_weight(float z, float max, float scale) {
+    const float x = SAMPLE_MAX(SAMPLE_MUL(SAMPLE_ADD(z, -max), scale), SAMPLE_LEAST);
+    const float t = SAMPLE_ADD(x, SAMPLE_SHIFT), f = SAMPLE_ADD(x, -SAMPLE_ADD(t, -SAMPLE_SHIFT));
     float p = SAMPLE_ADD(SAMPLE_MUL(SAMPLE_EXP2_5, f), SAMPLE_EXP2_4);
     p = SAMPLE_ADD(SAMPLE_MUL(p, f), SAMPLE_EXP2_3);
     p = SAMPLE_ADD(SAMPLE_MUL(p, f), SAMPLE_EXP2_2);
     p = SAMPLE_ADD(SAMPLE_MUL(p, f), SAMPLE_EXP2_1);
     p = SAMPLE_ADD(SAMPLE_MUL(p, f), SAMPLE_EXP2_0);
-    const float w = SAMPLE_ROUND_WEIGHT(SAMPLE_MUL(p, SAMPLE_POWER(n + SAMPLE_LOG2_ONE)));
-    return is_zero ? 0 : w;
+    return SAMPLE_SCALED(p, t);
+}
+
+SAMPLE_FUNCTION float sample_weight(float z, float max, float scale) {
+    return SAMPLE_ROUND(sample_real_weight(z, max, scale));
 }
 
 // floor(a b / 2^64). *low: the rest.
