@@ -161,7 +161,7 @@ DEVICE void find_digit(const struct sample_params *p, long long row, const struc
     }
 }
 
-extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS)
+extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, 3)
     sample_digits(const struct sample_params p) {
     __shared__ struct shared shared;
     begin_early();
