@@ -40,8 +40,7 @@ typedef enum tsr_sample_logprobs {
 //           each as 64 bits, the low word first. Without row_seed, r takes its place; with it, a row's token depends neither on
 //           its place nor on the other rows. Each step of a generation needs another offset.
 // Shapes    logits: (rows, vocab), 1 <= vocab <= 2^22; history: (rows, history_len); logit_bias: (vocab), or (rows, vocab);
-//           all others: (rows). No rows and no history are legal. Leading dimensions of logits, history and of logit_bias's
-//           rows collapse.
+//           all others: (rows). No rows and no history are legal.
 // Strides   last dimension of logits, history and logit_bias contiguous, row stride any; the others contiguous.
 // Dtypes    logits f32, bf16, f16; ids, history, row_top_k, row_seed, row_offset, kept and num_nan_rows int32; the others f32.
 //           On "reference" also f64 logits, which are rounded to fp32, with f64 instead of f32.

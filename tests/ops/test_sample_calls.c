@@ -149,6 +149,9 @@ static void refusals(void **state) {
     REFUSES(args.row_top_k = TSR_TENSOR(bad, TSR_F32, ROWS), "row_top_k.dtype is f32");
     REFUSES(args.ids = TSR_TENSOR(refused.kept, TSR_I32, ROWS), "ids", "kept");
     REFUSES(args.ids.dtype = TSR_DTYPE_NONE, "ids");
+    REFUSES(args.logits = TSR_TENSOR(logits, TSR_F32, 1, ROWS, FEW),
+            "logits.ndim is 3, expected 2");
+    REFUSES(args.history = TSR_TENSOR(history, TSR_I32, ROWS), "history.ndim is 1, expected 2");
     REFUSES(args.logits = TSR_TENSOR(logits, TSR_F32, ROWS, 0), "0 columns (vocab)");
     REFUSES(args.logits = TSR_TENSOR(logits, TSR_I32, ROWS, FEW), "logits.dtype is i32");
     REFUSES(args.history = TSR_TENSOR(history, TSR_I32, ROWS - 1, 3), "history has 4 rows");

@@ -92,9 +92,17 @@ static tsr_status check_scalars(const tsr_sample_args *args, struct sample_probl
     return TSR_OK;
 }
 
+// Rows of two dimensions, or of `least`.
+static tsr_status check_rows(const char *field, tsr_tensor *t, int least, struct tsri_rows *rows) {
+    TSRI_TRY(tsri_check_rows(op, field, t, TSRI_IN, rows));
+    if (t->ndim >= least && t->ndim <= 2) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.ndim is %d, expected %s", op, field,
+                     (int)t->ndim, least == 2 ? "2" : "1 or 2");
+}
+
 static tsr_status check_history(tsr_sample_args *args, struct sample_problem *p) {
     if (!tsri_is_present(&args->history)) return TSR_OK;
-    TSRI_TRY(tsri_check_rows(op, "history", &args->history, TSRI_IN, &p->history));
+    TSRI_TRY(check_rows("history", &args->history, 2, &p->history));
     TSRI_TRY(tsri_check_dtype(op, "history", &args->history, TSR_I32));
     if (p->history.rows != p->logits.rows)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: history has %lld rows, expected %lld as logits",
@@ -107,7 +115,7 @@ static tsr_status check_history(tsr_sample_args *args, struct sample_problem *p)
 
 static tsr_status check_bias(tsr_sample_args *args, struct sample_problem *p) {
     if (!tsri_is_present(&args->logit_bias)) return TSR_OK;
-    TSRI_TRY(tsri_check_rows(op, "logit_bias", &args->logit_bias, TSRI_IN, &p->bias));
+    TSRI_TRY(check_rows("logit_bias", &args->logit_bias, 1, &p->bias));
     TSRI_TRY(tsri_check_dtype(op, "logit_bias", &args->logit_bias, sample_real(p)));
     if (p->bias.cols != p->logits.cols)
         return tsri_fail(TSR_INVALID_ARGUMENT,
@@ -193,7 +201,7 @@ static tsr_status check_vectors(const tsr_context *ctx, tsr_sample_args *args, b
 static tsr_status check(const tsr_context *ctx, tsr_sample_args *args, bool is_prepare,
                         struct sample_problem *p) {
     TSRI_TRY(check_scalars(args, p));
-    TSRI_TRY(tsri_check_rows(op, "logits", &args->logits, TSRI_IN, &p->logits));
+    TSRI_TRY(check_rows("logits", &args->logits, 2, &p->logits));
     TSRI_TRY(tsri_check_float(op, "logits", &args->logits));
     if (p->logits.cols < 1 || p->logits.cols > SAMPLE_MAX_VOCAB)
         return tsri_fail(TSR_INVALID_ARGUMENT,
