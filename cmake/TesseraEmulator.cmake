@@ -42,7 +42,7 @@ function(add_emulated name test) # further arguments: environment variables
   endif()
 endfunction()
 foreach(test test_cuda_layouts test_cuda_wgmma test_cuda_indices test_cuda_matmul_grouped test_cuda_tf32 test_cuda_floats
-        test_cuda_cross_entropy test_cuda_norm test_cuda_softmax)
+        test_cuda_cross_entropy test_cuda_norm test_cuda_sample test_cuda_softmax)
   add_emulated(emulated_${test} ${test})
 endforeach()
 add_emulated(emulated_test_attention_large_masks test_attention_large_masks TESSERA_TEST_DEVICE=cuda

@@ -48,6 +48,7 @@
 #include <tessera/profile.h>
 #include <tessera/quantize.h>
 #include <tessera/rope.h>
+#include <tessera/sample.h>
 #include <tessera/self_attention.h>
 #include <tessera/softmax.h>
 #include <tessera/tuning.h>

@@ -8,6 +8,7 @@ extern const struct tsri_op tsri_attention_forward_op, tsri_attention_backward_o
 extern const struct tsri_op tsri_attention_decode_op, tsri_attention_merge_op;
 extern const struct tsri_op tsri_cast_op;
 extern const struct tsri_op tsri_quantize_op, tsri_dequantize_op;
+extern const struct tsri_op tsri_sample_op;
 extern const struct tsri_op tsri_matmul_forward_op, tsri_matmul_backward_op, tsri_matmul_quant_op;
 extern const struct tsri_op tsri_matmul_grouped_forward_op, tsri_matmul_grouped_backward_op;
 extern const struct tsri_op tsri_self_attention_forward_op, tsri_self_attention_backward_op;
@@ -51,6 +52,7 @@ const struct tsri_op *const tsri_ops[] = {
     &tsri_embedding_backward_op,
     &tsri_cross_entropy_forward_op,
     &tsri_cross_entropy_backward_op,
+    &tsri_sample_op,
     &tsri_moe_forward_op,
     &tsri_moe_backward_op,
     &tsri_moe_route_forward_op,

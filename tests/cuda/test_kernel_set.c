@@ -205,6 +205,20 @@ static tsr_status dequantize(tsr_context *ctx, tsr_dtype dtype, int64_t rows, in
                                                     .quant = TSR_QUANT_Q8_0));
 }
 
+static tsr_status sample(tsr_context *ctx, tsr_dtype dtype, int64_t rows, int64_t vocab) {
+    const int64_t few = rows < 64 ? rows : 64; // penalties have counts of all tokens in workspace
+    tsr_sample_args args =
+        TSR_SAMPLE_ARGS(.logits = ON_CUDA(dtype, few, vocab), .history = ON_CUDA(TSR_I32, few, 100),
+                        .ids = ON_CUDA(TSR_I32, few), .temperature = 1, .top_p = 0.9f,
+                        .has_top_p = 1);
+    tsr_status status = tsr_sample(ctx, &args);
+    if (status != TSR_OK) return status;
+    return tsr_sample(ctx, &TSR_SAMPLE_ARGS(.logits = ON_CUDA(dtype, rows, vocab),
+                                            .ids = ON_CUDA(TSR_I32, rows),
+                                            .logprobs = ON_CUDA(TSR_F32, rows), .temperature = 1,
+                                            .top_k = 50, .top_p = 0.9f, .has_top_p = 1));
+}
+
 // From routing's ids to a token's sum, and back.
 static tsr_status moe_rows(tsr_context *ctx, tsr_dtype dtype, int64_t tokens, int64_t hidden) {
     const tsr_moe_permute_args permute =
@@ -254,6 +268,7 @@ static void rows_of_numbers(tsr_context *ctx) {
             for (int i = 0; i < COUNT(vocabularies); i++) {
                 if (!is_f16) assert_ok(softmax(ctx, dtypes[d], rows[r], vocabularies[i]));
                 assert_ok(cross_entropy(ctx, dtypes[d], rows[r], vocabularies[i]));
+                assert_ok(sample(ctx, dtypes[d], rows[r], vocabularies[i]));
             }
         }
 }

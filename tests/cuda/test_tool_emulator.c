@@ -57,6 +57,12 @@ static const struct emulator_case cases[] = {
     {"adamw_step", NULL, TSR_BF16, "rows=7 cols=300 +master"},
     {"cast", NULL, TSR_BF16, "rows=7 cols=300 to=e4m3"},
     {"cast", NULL, TSR_BF16, "rows=7 cols=300 to=bf16"},
+    {"sample", NULL, TSR_BF16, "rows=5 vocab=3001 temperature=1 top_k=50 top_p=0.9 +logprobs"},
+    {"sample", NULL, TSR_F32,
+     "rows=5 vocab=3001 history_len=90 temperature=1 repetition_penalty=1.2 top_p=0.8 min_p=0.01 "
+     "+history +logprobs +kept"},
+    {"sample", NULL, TSR_F16, "rows=20 vocab=301 temperature=1 top_k=9 +num_nan_rows",
+     FILL_SPECIAL},
     {"quantize", NULL, TSR_BF16, "rows=7 cols=704 kind=silu +up", FILL_SPECIAL},
     {"quantize", NULL, TSR_F16, "rows=20 cols=300 to=e5m2 num_x_rows=7 +x_rows"},
     {"quantize", NULL, TSR_F32, "rows=9 cols=388 kind=gelu", FILL_NAN},
@@ -118,7 +124,7 @@ static void test_every_file_ran(void **state) {
     static const char *const folders[] = {"activation",  "adamw",     "cast",     "cross_entropy",
                                           "dequantize",  "embedding", "moe_bias", "moe_combine",
                                           "moe_permute", "moe_route", "norm",     "quantize",
-                                          "rope",        "softmax"};
+                                          "rope",        "sample",    "softmax"};
     for (int i = 0; i < COUNT(folders); i++) {
         char start[64];
         snprintf(start, sizeof start, "ops/%s/", folders[i]);

@@ -29,6 +29,8 @@
 extern const struct args_field attention_forward_fields[], attention_backward_fields[],
     attention_decode_fields[], attention_merge_fields[], self_attention_forward_fields[],
     self_attention_backward_fields[];
+// In args_sample.c.
+extern const struct args_field sample_fields[];
 // In args_moe.c.
 extern const struct args_field moe_forward_fields[], moe_backward_fields[],
     moe_route_forward_fields[], moe_route_backward_fields[], moe_permute_fields[],

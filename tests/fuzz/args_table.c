@@ -347,6 +347,7 @@ static const struct args_field rmsnorm_backward_fields[] = {
     X(rope_forward) X(rope_backward)                     \
     X(embedding_forward) X(embedding_backward)           \
     X(cross_entropy_forward) X(cross_entropy_backward)   \
+    X(sample)                                            \
     X(moe_forward) X(moe_backward)                       \
     X(moe_route_forward) X(moe_route_backward)           \
     X(moe_permute)                                       \

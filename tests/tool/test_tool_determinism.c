@@ -45,6 +45,8 @@ static void strew(struct tool_case *tc, struct rng *rng, int64_t one_of) {
     for (int s = 0; c->spec->slots[s].name != NULL; s++) {
         const tsr_tensor *t = &c->tensor[s];
         if (!c->is_present[s] || case_role(c, s) == SLOT_OUT || t->dtype == TSR_I32) continue;
+        if (strcmp(c->spec->op, "sample") == 0 && strncmp(c->spec->slots[s].name, "row_", 4) == 0)
+            continue; // options, which must be numbers
         int64_t index[TSR_MAX_DIMS] = {0}, numel = tsr_tensor_numel(t);
         int64_t bad_col = t->ndim > 0 ? rng_int(rng, 0, t->shape[t->ndim - 1]) : 0;
         int64_t bad_row = t->ndim > 1 ? rng_int(rng, 0, t->shape[t->ndim - 2]) : 0;
@@ -214,6 +216,7 @@ static const struct invariant {
     {"embedding_forward", "tokens", 1, "tokens=3000 vocab=777 hidden=301"},
     {"cross_entropy_forward", "rows", 1, "rows=70 vocab=20011"},
     {"cross_entropy_backward", "rows", 1, "rows=70 vocab=20011"},
+    {"sample", "rows", 1, "rows=5 vocab=20000 temperature=1 top_k=50 top_p=0.9 +row_seed", 0, true},
     {"moe_route_forward", "tokens", 1, "tokens=300 num_experts=130 top_k=5"},
     {"moe_combine_forward", "tokens", 1,
      "tokens=300 top_k=5 hidden=1001 num_rows=1400 +weights +shared +shared_gate +residual"},

@@ -20,6 +20,7 @@ extern const struct op_spec softmax_forward_spec, softmax_backward_spec;
 extern const struct op_spec rope_table_spec, rope_forward_spec, rope_backward_spec;
 extern const struct op_spec embedding_forward_spec, embedding_backward_spec;
 extern const struct op_spec cross_entropy_forward_spec, cross_entropy_backward_spec;
+extern const struct op_spec sample_spec;
 extern const struct op_spec moe_route_forward_spec, moe_route_backward_spec;
 extern const struct op_spec moe_forward_spec, moe_backward_spec;
 extern const struct op_spec moe_permute_spec;
@@ -56,6 +57,7 @@ const struct op_spec *const op_specs[] = {
     &embedding_backward_spec,
     &cross_entropy_forward_spec,
     &cross_entropy_backward_spec,
+    &sample_spec,
     &moe_forward_spec,
     &moe_backward_spec,
     &moe_route_forward_spec,

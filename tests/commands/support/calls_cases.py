@@ -11,15 +11,16 @@ import moe_cases
 import quant_cases
 from calls_support import DTYPES, alternatives, evaluate
 
-# Always f32 (f64 in f64 calls). All other tensors have the main dtype.
+# Always f32 (f64 in f64 calls), as is what a name of row_ has of each row. All other tensors have the main dtype.
 FIXED_F32 = {"mean", "rstd", "lse", "lses", "m", "v", "master", "loss", "dloss", "cos", "sin", "inv_freq", "a_scale",
              "b_scale", "b_up_scale", "correction_bias", "topk_weights", "dtopk_weights", "mean_probs", "load_balance_loss",
-             "z_loss", "usage_variance", "dload_balance_loss", "dz_loss", "row_weights", "drow_weights", "weights", "shared_gate",
-             "dweights", "dshared_gate", "y_scale", *(name + "_scale" for name in moe_cases.WEIGHTS | moe_cases.SHARED_WEIGHTS)}
+             "z_loss", "usage_variance", "dload_balance_loss", "dz_loss", "drow_weights", "weights", "shared_gate",
+             "dweights", "dshared_gate", "y_scale", "logit_bias", "logprobs",
+             *(n + "_scale" for n in moe_cases.WEIGHTS | moe_cases.SHARED_WEIGHTS)}
 NOT_FIXED = {("attention_forward", "v"), ("attention_backward", "v")}  # values, not second moments
 INDICES = {"cu_seqlens_q", "cu_seqlens_k", "seqused_k", "cache_seqlens", "page_table", "positions", "ids", "targets",
            "offsets", "counts", "a_rows", "dc_rows", "topk_ids", "tokens_per_expert", "num_nan_rows", "row_tokens",
-           "token_rows", "num_dropped", "x_rows"}
+           "token_rows", "num_dropped", "x_rows", "history", "row_top_k", "row_seed", "row_offset", "kept"}
 # The main dtype or f32.
 SMALL = {"bias", "bias_up", "alibi_slopes", "sinks", "b_qkv", "b_out", "grad", "router", "logits_bias", "b_gate", "b_up", "b_down"}
 SMALL_OF = {("layernorm", "weight"), ("rmsnorm", "weight"), ("matmul", "residual"), ("moe_combine", "residual")}
@@ -56,7 +57,7 @@ def draw_sizes(rng, call):
     s["intermediate"], s["intermediate_s"] = few(1, 9), rng.randint(1, 9)
     s["leading"] = [few(1, 4) for _ in range(rng.choice([0, 1, 1, 2, 3] + ([4] if "..., " in str(call.fields) else [])))]
     s["num_rows"] = math.prod(s["leading"]) * s["top_k"] + rng.choice([0, 0, rng.randint(0, 9)])
-    s["num_source_rows"] = few(1, 9)
+    s["num_source_rows"], s["history_len"] = few(1, 9), few(1, 9)
     s["batches"] = [few(1, 3) for _ in range(rng.choice([0, 0, 1, 2, 3]))]
     return s
 
@@ -151,7 +152,7 @@ class Case:
             return "i32"
         if quant_cases.is_bytes(self, name):
             return "u8"
-        if name in FIXED_F32 and (op, name) not in NOT_FIXED or (name == "v" and op == "adamw_step"):
+        if (name in FIXED_F32 or name.startswith("row_")) and (op, name) not in NOT_FIXED or (name == "v" and op == "adamw_step"):
             return "f64" if self.main == "f64" else "f32"
         if "accumulate" in self.field(name).comment and self.scalars.get("accumulate"):
             return "f64" if self.main == "f64" else "f32"
@@ -236,9 +237,10 @@ def indices(rng, case, name, shape):
         return below(capacity + 1)
     high = {"seqused_k": s["seqlen_k"] + 1, "positions": s["num_positions"], "ids": s["vocab"], "targets": s["vocab"],
             "topk_ids": s["num_experts"], "token_rows": s["num_rows"], "tokens_per_expert": 30, "counts": s["rows"] + 1,
-            "a_rows": s["num_a_rows"], "dc_rows": s["num_dc_rows"], "x_rows": s["num_x_rows"], "row_tokens": s["num_source_rows"]}[name]
+            "a_rows": s["num_a_rows"], "dc_rows": s["num_dc_rows"], "x_rows": s["num_x_rows"],
+            "row_tokens": s["num_source_rows"], "history": s["vocab"] + 2}.get(name, 2**31)
     values = below(high)
-    if name in ("topk_ids", "token_rows", "x_rows"):
+    if name in ("topk_ids", "token_rows", "x_rows", "history"):
         values[below(8).reshape(shape) == 0] = -1
     if name == "targets" and rng.random() < 0.5:
         values.reshape(-1)[:1] = case.scalars.get("ignore_index", -100)
@@ -255,6 +257,7 @@ def values(rng, case, name, shape, dtype):
     numbers = np.random.default_rng(rng.getrandbits(32)).standard_normal(shape)
     if name in ("v", "rstd", "inv_freq") or name.endswith("_scale"):
         numbers = 0.1 + np.abs(numbers)
+    numbers = np.abs(numbers) % 1 if name[:5] in ("row_t", "row_m", "row_r") else numbers  # in the range of such options
     return np.asarray(numbers, DTYPES[dtype]).reshape(shape)
 
 
@@ -272,8 +275,7 @@ SCALARS = {
     "fast_accumulate": (lambda r, s: 1, None), "math": (lambda r, s: r.randint(0, 2), None),
     "alpha": (lambda r, s: r.uniform(-2, 2), None), "scale": (lambda r, s: r.uniform(-2, 2), None),
     "eps": (lambda r, s: r.uniform(1e-6, 1), -1.0), "label_smoothing": (lambda r, s: r.uniform(0, 0.9), 1.0),
-    "ignore_index": (lambda r, s: r.randint(-3, 9), None),
-    "padding_id": (lambda r, s: r.randint(0, max(s["vocab"] - 1, 0)), -2),
+    "ignore_index": (lambda r, s: r.randint(-3, 9), None), "padding_id": (lambda r, s: r.randint(0, max(s["vocab"] - 1, 0)), -2),
     "lr": (lambda r, s: r.uniform(1e-4, 1), None), "beta1": (lambda r, s: r.uniform(0, 0.99), 1.0),
     "beta2": (lambda r, s: r.uniform(0, 0.99), 1.0), "weight_decay": (lambda r, s: r.uniform(0, 0.5), None),
     "grad_scale": (lambda r, s: r.uniform(0.1, 9), None), "step": (lambda r, s: r.randint(1, 10**9), 0),
@@ -281,8 +283,11 @@ SCALARS = {
     "routed_scaling": (lambda r, s: r.uniform(-2, 2), None), "round_weights": (lambda r, s: r.randint(3, 4), None),
     "capacity": (lambda r, s: r.randint(1, 9), -1), "top_k": (lambda r, s: s["top_k"], 33),
     "weights_on_input": (lambda r, s: 1, None), "quant": (lambda r, s: r.randint(1, 9), None),
-    "group": (lambda r, s: 32 * r.randint(1, 3), 33),
+    "group": (lambda r, s: 32 * r.randint(1, 3), 33), "logprobs_of": (lambda r, s: 1, None),
     "num_groups": (lambda r, s: r.choice([2, s["num_experts"] // 2]), -1), "topk_groups": (lambda r, s: 1, -1),
+    "temperature": (lambda r, s: r.uniform(0.1, 2), -1.0), "top_p": (lambda r, s: r.uniform(0, 1), 1.5),
+    "min_p": (lambda r, s: r.uniform(0, 1), -0.5), "repetition_penalty": (lambda r, s: r.uniform(0.5, 3), -1.0),
+    "presence_penalty": (lambda r, s: r.uniform(-3, 3), None), "frequency_penalty": (lambda r, s: r.uniform(-3, 3), None),
     "base": (lambda r, s: r.uniform(1, 1e6), -1.0), "attention_factor": (lambda r, s: r.uniform(0.5, 2), None),
     "scaling.factor": (lambda r, s: r.uniform(1, 16), -1.0), "scaling.low_freq_factor": (lambda r, s: r.uniform(0.5, 2), 9.0),
     "scaling.high_freq_factor": (lambda r, s: r.uniform(3, 6), 0.1),

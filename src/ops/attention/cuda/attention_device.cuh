@@ -130,24 +130,11 @@ DEVICE float attention_score(const struct attention_params *p, const struct atte
 
 // ---- Dropout ----------------------------------------------------------------------------------
 
-// Philox4x32-10 of core_philox.h: words 0 to 3 are those of keys 4 quad to 4 quad + 3.
+// Words 0 to 3 are those of keys 4 quad to 4 quad + 3.
 DEVICE uint4 attention_philox(const struct attention_params *p, int batch, int head, int i,
                               int quad) {
-    unsigned k0 = (unsigned)p->seed, k1 = (unsigned)(p->seed >> 32);
-    unsigned c0 = (unsigned)((unsigned long long)quad + p->offset), c1 = (unsigned)i,
-             c2 = (unsigned)head, c3 = (unsigned)batch;
-#pragma unroll
-    for (int round = 0; round < 10; round++) {
-        unsigned high0 = __umulhi(0xd2511f53u, c0), low0 = 0xd2511f53u * c0;
-        unsigned high1 = __umulhi(0xcd9e8d57u, c2), low1 = 0xcd9e8d57u * c2;
-        c0 = high1 ^ c1 ^ k0;
-        c1 = low1;
-        c2 = high0 ^ c3 ^ k1;
-        c3 = low0;
-        k0 += 0x9e3779b9u;
-        k1 += 0xbb67ae85u;
-    }
-    return make_uint4(c0, c1, c2, c3);
+    return philox(p->seed, (unsigned)((unsigned long long)quad + p->offset), (unsigned)i,
+                  (unsigned)head, (unsigned)batch);
 }
 
 // The factor of weight (i, j): 0 or keep_scale. words: of the quad of j.
