@@ -88,5 +88,6 @@ bool cast_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *progra
     index %= OF_ONE_FORM;
     *program = index == TSRI_COUNT(units) ? copy_program(is_grouped)
                                           : cast_program(units[index], is_grouped);
+    program->is_rare = is_grouped;
     return true;
 }
