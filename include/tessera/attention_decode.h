@@ -33,7 +33,9 @@ extern "C" {
 //           head_dim_v. Paged, with page_table (batch, max_pages): k_cache (num_pages, page_size,
 //           num_heads_kv, head_dim); key j of sequence b lies on page page_table[b][j / page_size], in
 //           row j mod page_size; capacity is max_pages page_size. Sequences may share pages to which the call
-//           appends nothing.
+//           appends nothing. In slots, with cache_batch_idx (batch) instead of page_table: k_cache (num_slots, capacity,
+//           num_heads_kv, head_dim), v_cache likewise; sequence b has slot cache_batch_idx[b]. Sequences may share a
+//           slot to which the call appends nothing.
 // RoPE      cos, sin (num_positions, rotary_dim / 2), both or none: in q and k_new the first rotary_dim elements of
 //           each head are rotated in pairs (i, i + rotary_dim / 2), or (2i, 2i + 1) where interleaved is set. Query i
 //           has position d, new key t position cache_seqlens[b] + t. The rotated key is rounded to the cache's dtype
@@ -46,19 +48,19 @@ extern "C" {
 // Strides   1 in the last dimension of floating-point tensors, else any. Elements of an output or a cache must not
 //           overlap. A cache whose heads lie side by side in a row is read fastest.
 // Dtypes    q, k_new, v_new, k_cache, v_cache, out alike: f32, bf16, f16. cos, sin, lse f32.
-//           alibi_slopes, sinks: f32 or q's dtype, each for itself. cu_seqlens_q, cache_seqlens, page_table
-//           int32. On "reference" f64 throughout.
+//           alibi_slopes, sinks: f32 or q's dtype, each for itself. cu_seqlens_q, cache_seqlens, page_table,
+//           cache_batch_idx int32. On "reference" f64 throughout.
 // Aliasing  k_cache and v_cache (in and out), out and lse overlap nothing. Only rows of the cache that the call appends
 //           are written.
 // Metadata  Offsets lie in [0, total_q] and do not fall. cache_seqlens[b] is not negative and leaves room for new_b in the
 //           capacity. Every new key that is rotated, and every rotated query that sees a key, has a position in the
-//           tables. Every page that is appended to or whose keys are seen is in [0, num_pages); other entries of
-//           page_table may hold anything. On the CPU a breach is INVALID_ARGUMENT, before anything is written, with
-//           place and value in the sentence. On CUDA the host does not look: num_errors, int32 on the device, receives
-//           the number of sequences with a breach (on the CPU always 0), and no access is out of bounds: offsets are
-//           clamped to [0, total_q], lengths to [0, capacity] and positions to the tables; a key that does not fit, or
-//           whose page does not exist, is not appended; for a seen page that does not exist, the nearest one that
-//           exists is read.
+//           tables. Every page or slot that is appended to or whose keys are seen is in [0, num_pages) or [0, num_slots);
+//           other entries of page_table and cache_batch_idx may hold anything. On the CPU a breach is INVALID_ARGUMENT,
+//           before anything is written, with place and value in the sentence. On CUDA the host does not look: num_errors,
+//           int32 on the device, receives the number of sequences with a breach (on the CPU always 0), and no access is
+//           out of bounds: offsets are clamped to [0, total_q], lengths to [0, capacity] and positions to the tables; a
+//           key that does not fit, or whose page or slot does not exist, is not appended; for a seen page or slot that
+//           does not exist, the nearest one that exists is read.
 // Sees nothing  a row that sees no key has out 0 and lse -inf (with sinks: the sink).
 // NaN       A NaN in a key or value that a query does not see, beyond a sequence's length or on unused pages,
 //           never reaches its output.
@@ -98,7 +100,8 @@ typedef struct tsr_attention_decode_args {
     int64_t window_right;
     int64_t max_seqlen_q;
     int64_t max_seqlen_k;
-    tsr_tensor num_errors; // out () or (1), int32, optional
+    tsr_tensor num_errors;      // out () or (1), int32, optional
+    tsr_tensor cache_batch_idx; // in  (batch), slots of the cache, optional
 } tsr_attention_decode_args;
 
 #define TSR_ATTENTION_DECODE_ARGS(...)                                                             \

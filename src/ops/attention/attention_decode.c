@@ -105,7 +105,11 @@ static tsr_status check_queries(tsr_attention_decode_args *args, struct attentio
 static tsr_status check_cache(tsr_attention_decode_args *args, struct attention_decode_problem *p) {
     const struct attention_problem *a = &p->a;
     bool is_paged = tsri_is_present(&args->page_table);
-    p->num_pages = is_paged ? args->k_cache.shape[0] : a->num_batches;
+    p->has_slots = tsri_is_present(&args->cache_batch_idx);
+    if (is_paged && p->has_slots)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: cache_batch_idx is present beside page_table, expected only one", op);
+    p->num_pages = is_paged || p->has_slots ? args->k_cache.shape[0] : a->num_batches;
     p->page_size = args->k_cache.shape[1];
     p->capacity = p->num_pages == 0 ? 0 : p->page_size;
     const int64_t of_k[4] = {p->num_pages, p->page_size, a->num_heads_kv, a->head_dim};
@@ -131,6 +135,9 @@ static tsr_status check_cache(tsr_attention_decode_args *args, struct attention_
             return tsri_fail(TSR_INVALID_ARGUMENT,
                              "%s: page_table has room for more keys than 2^48", op);
     }
+    if (p->has_slots)
+        TSRI_TRY(attention_check_offsets(op, "cache_batch_idx", &args->cache_batch_idx,
+                                         a->num_batches, &p->page_table, &p->page_table_stride[0]));
     p->most_keys = args->max_seqlen_k > 0 ? tsri_min(args->max_seqlen_k, p->capacity) : p->capacity;
     return TSR_OK;
 }
@@ -171,6 +178,7 @@ static tsr_status check_overlaps(const tsr_attention_decode_args *args) {
                {"v_new", &args->v_new},
                {"cache_seqlens", &args->cache_seqlens},
                {"page_table", &args->page_table},
+               {"cache_batch_idx", &args->cache_batch_idx},
                {"cu_seqlens_q", &args->cu_seqlens_q},
                {"cos", &args->cos},
                {"sin", &args->sin},

@@ -62,6 +62,10 @@ static tsr_status check_pages(const struct attention_decode_problem *p, int64_t 
     for (int64_t j = begin; j < end; j += p->page_size - j % p->page_size) {
         int64_t page = attention_decode_page(p, b, j);
         if (page >= 0 && page < p->num_pages) continue;
+        if (p->has_slots)
+            return tsri_fail(TSR_INVALID_ARGUMENT,
+                             "%s: cache_batch_idx[%lld] is %lld, expected 0 to %lld", op,
+                             (long long)b, (long long)page, (long long)p->num_pages - 1);
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: page_table[%lld][%lld] is %lld, expected 0 to %lld", op, (long long)b,
                          (long long)(j / p->page_size), (long long)page,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decode as the variants see it: attention's problem for the queries, and a cache of pages for the keys. A contiguous cache has
-// one page per sequence.
+// one page per sequence; with slots it has as many as there are slots, and cache_batch_idx is a table of one page per sequence.
 #ifndef TSRI_ATTENTION_DECODE_PROBLEM_H
 #define TSRI_ATTENTION_DECODE_PROBLEM_H
 
@@ -15,6 +15,7 @@ struct attention_decode_problem {
     struct attention_view k_cache, v_cache;    // batch: from page to page; seq: from row to row
     const int32_t *cache_seqlens, *page_table; // page_table NULL: sequence b has page b
     int64_t cache_seqlens_stride, page_table_stride[2];
+    bool has_slots; // page_table is cache_batch_idx
     int64_t num_pages, page_size, capacity; // capacity: keys of a sequence that fit
     int64_t most_keys;                      // that are attended to, at most
     struct tsri_rows cos, sin;              // data NULL: no rotation

@@ -17,7 +17,8 @@ static const struct param_spec params[] = {
     {"head_dim_v", "columns of v; 0: as q", PARAM_SIZE, 0, NULL},
     {"capacity", "room of the cache, in keys; 0: seqlen_k", PARAM_SIZE, 0, NULL},
     {"page_size", "with page_table: keys of a page", PARAM_SIZE, 16, NULL},
-    {"num_pages", "with page_table: pages; 0: as many as needed", PARAM_SIZE, 0, NULL},
+    {"num_pages", "with page_table: pages, with cache_batch_idx: slots; 0: as many as needed",
+     PARAM_SIZE, 0, NULL},
     {"total_q", "packed: rows of q; 0: batch_size times seqlen_q", PARAM_SIZE, 0, NULL},
     {"rotary_dim", "with cos: rotated elements of a head; 0: all", PARAM_SIZE, 0, NULL},
     {"num_positions", "with cos: rows of the tables; 0: capacity + 1", PARAM_SIZE, 0, NULL},
@@ -39,6 +40,7 @@ static const struct slot_spec slots[] = {
     {"cu_seqlens_q", SLOT_IN, SLOT_I32, true, NULL, false},
     {"cache_seqlens", SLOT_IN, SLOT_I32, false, NULL, false},
     {"page_table", SLOT_IN, SLOT_I32, true, NULL, false},
+    {"cache_batch_idx", SLOT_IN, SLOT_I32, true, NULL, false},
     {"q", SLOT_IN, SLOT_MAIN, false, NULL, false},
     {"k_new", SLOT_IN, SLOT_MAIN, true, NULL, false},
     {"v_new", SLOT_IN, SLOT_MAIN, true, NULL, false},
@@ -62,7 +64,8 @@ static int slot_shape(const struct op_case *c, int slot, int64_t *shape) {
     int ndim = 0;
     switch (slot) {
     case DEC_CU_SEQLENS_Q: shape[0] = n.batch + 1; return 1;
-    case DEC_CACHE_SEQLENS: shape[0] = n.batch; return 1;
+    case DEC_CACHE_SEQLENS:
+    case DEC_CACHE_BATCH_IDX: shape[0] = n.batch; return 1;
     case DEC_PAGE_TABLE:
         shape[0] = n.batch;
         shape[1] = n.max_pages;
@@ -115,8 +118,8 @@ static bool infer(struct op_case *c) {
     p[DEC_KV_HEADS] = (double)k->shape[2];
     p[DEC_HEAD_DIM_V] = (double)v->shape[3];
     p[DEC_PAGE_SIZE] = p[DEC_CAPACITY] = p[DEC_SEQLEN_K] = (double)k->shape[1];
+    p[DEC_NUM_PAGES] = (double)k->shape[0];
     if (is_paged) {
-        p[DEC_NUM_PAGES] = (double)k->shape[0];
         p[DEC_CAPACITY] = p[DEC_SEQLEN_K] = (double)(k->shape[1] * table->shape[1]);
     }
     if (c->is_present[DEC_COS]) {
@@ -147,7 +150,8 @@ static tsr_status call(tsr_context *ctx, const struct op_case *c, const char *va
             .workspace_bytes = given_bytes, .q = c->tensor[DEC_Q], .k_new = c->tensor[DEC_K_NEW],
             .v_new = c->tensor[DEC_V_NEW], .k_cache = c->tensor[DEC_K_CACHE],
             .v_cache = c->tensor[DEC_V_CACHE], .cache_seqlens = c->tensor[DEC_CACHE_SEQLENS],
-            .page_table = c->tensor[DEC_PAGE_TABLE], .cu_seqlens_q = c->tensor[DEC_CU_SEQLENS_Q],
+            .page_table = c->tensor[DEC_PAGE_TABLE],
+            .cache_batch_idx = c->tensor[DEC_CACHE_BATCH_IDX], .cu_seqlens_q = c->tensor[DEC_CU_SEQLENS_Q],
             .cos = c->tensor[DEC_COS], .sin = c->tensor[DEC_SIN],
             .alibi_slopes = c->tensor[DEC_SLOPES], .sinks = c->tensor[DEC_SINKS],
             .out = c->tensor[DEC_OUT], .lse = c->tensor[DEC_LSE], .mask = (tsr_mask)p[DEC_MASK],

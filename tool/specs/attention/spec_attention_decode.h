@@ -12,6 +12,7 @@ enum decode_slot {
     DEC_CU_SEQLENS_Q,
     DEC_CACHE_SEQLENS,
     DEC_PAGE_TABLE,
+    DEC_CACHE_BATCH_IDX,
     DEC_Q,
     DEC_K_NEW,
     DEC_V_NEW,
@@ -35,7 +36,7 @@ enum decode_param {
     DEC_HEAD_DIM_V,    // 0: as head_dim
     DEC_CAPACITY,      // 0: as seqlen_k
     DEC_PAGE_SIZE,     // paged
-    DEC_NUM_PAGES,     // 0: as many as the sequences need
+    DEC_NUM_PAGES,     // or slots; 0: as many as the sequences need
     DEC_TOTAL_Q,       // packed: rows; 0: batch times seqlen
     DEC_ROTARY_DIM,    // 0: head_dim
     DEC_NUM_POSITIONS, // 0: enough for the capacity
@@ -53,9 +54,9 @@ enum decode_param {
 
 struct decode_sizes {
     int64_t batch, seqlen_q, total_q, heads, kv_heads, head_dim, head_dim_v;
-    int64_t capacity, page_size, max_pages, num_pages; // contiguous: one page for each sequence
+    int64_t capacity, page_size, max_pages, num_pages; // contiguous: one page for each sequence or slot
     int64_t rotary_dim, num_positions;
-    bool is_packed, is_paged, has_new, has_rope;
+    bool is_packed, is_paged, has_slots, has_new, has_rope;
 };
 struct decode_sizes decode_sizes_of(const struct op_case *c);
 

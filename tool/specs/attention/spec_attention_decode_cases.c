@@ -57,6 +57,7 @@ void decode_randomize(struct rng *rng, struct op_case *c) {
     bool *is_present = c->is_present;
     is_present[DEC_CU_SEQLENS_Q] = rng_chance(rng, 0.5);
     is_present[DEC_PAGE_TABLE] = rng_chance(rng, 0.5);
+    is_present[DEC_CACHE_BATCH_IDX] = !is_present[DEC_PAGE_TABLE] && rng_chance(rng, 0.5);
     is_present[DEC_K_NEW] = is_present[DEC_V_NEW] = rng_chance(rng, 0.8);
     do draw_sizes(rng, c);
     while (cost(c) > 1.5e6 || cache_elements(c) > 2e5);
@@ -117,23 +118,40 @@ static void fill_lengths(struct rng *rng, const struct op_case *c, double *value
     }
 }
 
-// A page for every entry, shuffled; ragged: sequences share pages to which the call appends nothing.
-static void fill_pages(struct rng *rng, const struct op_case *c, double *values) {
-    struct decode_sizes n = decode_sizes_of(c);
-    int64_t places = n.batch * n.max_pages;
-    if (n.num_pages == 0) {
+// Pages for all places, shuffled.
+static void shuffle_pages(struct rng *rng, const struct decode_sizes *n, double *values) {
+    int64_t places = n->batch * n->max_pages;
+    if (n->num_pages == 0) {
         for (int64_t i = 0; i < places; i++) values[i] = 0;
         return;
     }
-    int64_t *pages = heap_get((size_t)n.num_pages, sizeof *pages);
-    for (int64_t i = 0; i < n.num_pages; i++) pages[i] = i;
-    for (int64_t i = n.num_pages - 1; i > 0; i--) {
+    int64_t *pages = heap_get((size_t)n->num_pages, sizeof *pages);
+    for (int64_t i = 0; i < n->num_pages; i++) pages[i] = i;
+    for (int64_t i = n->num_pages - 1; i > 0; i--) {
         int64_t other = rng_int(rng, 0, i), page = pages[i];
         pages[i] = pages[other];
         pages[other] = page;
     }
-    for (int64_t i = 0; i < places; i++) values[i] = (double)pages[i % n.num_pages];
+    for (int64_t i = 0; i < places; i++) values[i] = (double)pages[i % n->num_pages];
     free(pages);
+}
+
+// A slot for every sequence. Ragged: sequences share slots to which the call appends nothing, and some without queries have none.
+static void fill_slots(struct rng *rng, const struct op_case *c, double *values) {
+    struct decode_sizes n = decode_sizes_of(c);
+    shuffle_pages(rng, &n, values);
+    for (int64_t b = 0; b < n.batch && c->param[DEC_RAGGED] != 0; b++) {
+        if (!n.has_new && rng_chance(rng, 0.3)) values[b] = values[0];
+        if (decode_rows_of(c, b).len_q == 0 && rng_chance(rng, 0.5))
+            values[b] = b % 2 == 0 ? -7 : (double)n.num_pages + 1e9;
+    }
+}
+
+// A page for every entry; ragged: sequences share pages to which the call appends nothing.
+static void fill_pages(struct rng *rng, const struct op_case *c, double *values) {
+    struct decode_sizes n = decode_sizes_of(c);
+    shuffle_pages(rng, &n, values);
+    if (n.num_pages == 0) return;
     for (int64_t b = 0; b < n.batch && c->param[DEC_RAGGED] != 0; b++) {
         struct decode_rows rows = decode_rows_of(c, b);
         double *table = values + b * n.max_pages;
@@ -205,6 +223,7 @@ bool decode_fill(struct rng *rng, const struct op_case *c, int slot, enum edge_f
     case DEC_CU_SEQLENS_Q: fill_offsets(rng, c, values); return true;
     case DEC_CACHE_SEQLENS: fill_lengths(rng, c, values); return true;
     case DEC_PAGE_TABLE: fill_pages(rng, c, values); return true;
+    case DEC_CACHE_BATCH_IDX: fill_slots(rng, c, values); return true;
     case DEC_COS:
     case DEC_SIN: fill_angles(rng, c, slot, values); return true;
     default: break;

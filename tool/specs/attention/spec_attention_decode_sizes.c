@@ -13,6 +13,7 @@ struct decode_sizes decode_sizes_of(const struct op_case *c) {
     const double *p = c->param;
     struct decode_sizes n = {.is_packed = c->is_present[DEC_CU_SEQLENS_Q],
                              .is_paged = c->is_present[DEC_PAGE_TABLE],
+                             .has_slots = c->is_present[DEC_CACHE_BATCH_IDX],
                              .has_new = c->is_present[DEC_K_NEW],
                              .has_rope = c->is_present[DEC_COS]};
     n.batch = (int64_t)p[DEC_BATCH];
@@ -27,7 +28,7 @@ struct decode_sizes decode_sizes_of(const struct op_case *c) {
     }
     n.page_size = n.capacity = or_else(p[DEC_CAPACITY], (int64_t)p[DEC_SEQLEN_K]);
     n.max_pages = 1;
-    n.num_pages = n.batch;
+    n.num_pages = n.has_slots ? or_else(p[DEC_NUM_PAGES], n.batch) : n.batch;
     if (n.is_paged) {
         n.page_size = (int64_t)p[DEC_PAGE_SIZE];
         n.max_pages = n.page_size > 0 ? (n.capacity + n.page_size - 1) / n.page_size : 0;
@@ -81,13 +82,16 @@ bool decode_sees(const struct op_case *c, const struct decode_rows *rows, int64_
     return p[DEC_WINDOW_RIGHT] < 0 || j <= d + (int64_t)p[DEC_WINDOW_RIGHT];
 }
 
+// The page or slot of key j, as the tensors of the case have it.
+static int64_t page_of(const struct op_case *c, const struct decode_sizes *n, int64_t batch,
+                       int64_t j) {
+    if (n->is_paged) return index_at(c, DEC_PAGE_TABLE, batch * n->max_pages + j / n->page_size);
+    return n->has_slots ? index_at(c, DEC_CACHE_BATCH_IDX, batch) : batch;
+}
+
 int64_t decode_cache_row(const struct op_case *c, int64_t batch, int64_t j) {
     struct decode_sizes n = decode_sizes_of(c);
-    int64_t page = batch;
-    if (n.is_paged)
-        page = clamp(index_at(c, DEC_PAGE_TABLE, batch * n.max_pages + j / n.page_size), 0,
-                     n.num_pages - 1);
-    return page * n.page_size + j % n.page_size;
+    return clamp(page_of(c, &n, batch, j), 0, n.num_pages - 1) * n.page_size + j % n.page_size;
 }
 
 bool decode_is_appended(const struct op_case *c, const struct decode_rows *rows, int64_t batch,
@@ -95,8 +99,7 @@ bool decode_is_appended(const struct op_case *c, const struct decode_rows *rows,
     struct decode_sizes n = decode_sizes_of(c);
     int64_t j = rows->cache_len + t;
     if (t >= rows->num_new || j >= n.capacity) return false;
-    if (!n.is_paged) return true;
-    int64_t page = index_at(c, DEC_PAGE_TABLE, batch * n.max_pages + j / n.page_size);
+    int64_t page = page_of(c, &n, batch, j);
     return page >= 0 && page < n.num_pages;
 }
 
