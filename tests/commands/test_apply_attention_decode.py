@@ -55,7 +55,8 @@ def decode(t, interleaved=False, **options):
         rows = slice(t["cu_seqlens_q"][b], t["cu_seqlens_q"][b + 1]) if packed else b
         q = wide(t["q"][rows])
         total = old + len(q) if "k_new" in t else old
-        places = [(t["page_table"][b, j // k_cache.shape[1]], j % k_cache.shape[1]) if paged else (b, j)
+        slot = t["cache_batch_idx"][b] if "cache_batch_idx" in t else b
+        places = [(t["page_table"][b, j // k_cache.shape[1]], j % k_cache.shape[1]) if paged else (slot, j)
                   for j in range(total)]
         if "cos" in t:
             angles = (wide(t["cos"]), wide(t["sin"]), interleaved)
@@ -117,6 +118,17 @@ def test_decode(apply, dtype, page_size, sq):
 def test_prefill_and_decode(apply, page_size):
     tensors = tensors_of(lengths=(0, 60, 31, 95), seqlens=(40, 1, 13, 1), page_size=page_size, capacity=224, dim=64)
     agree(apply("attention-decode", tensors, "--mask", "causal"), decode(tensors), "f32")
+
+
+@pytest.mark.parametrize("sq", [1, 20])
+def test_slots(apply, refuse, sq):
+    tensors = tensors_of(sq=sq)
+    for name in ("k_cache", "v_cache"):  # five slots for three sequences
+        tensors[name] = np.concatenate([tensors[name], tensors[name][:2]])
+    tensors["cache_batch_idx"] = np.array([3, 0, 4], np.int32)
+    agree(apply("attention-decode", tensors, "--mask", "causal"), decode(tensors), "f32")
+    bad = tensors | {"cache_batch_idx": np.array([3, 5, 4], np.int32)}
+    refuse("attention-decode", bad, words=["cache_batch_idx[1]", "5"])
 
 
 @pytest.mark.parametrize("heads, kv_heads, dim, dim_v", [(1, 1, 1, 1), (8, 8, 128, 128), (16, 1, 64, 33), (4, 2, 256, 8)])

@@ -17,7 +17,7 @@ FIXED_F32 = {"mean", "rstd", "lse", "lses", "m", "v", "master", "loss", "dloss",
              "z_loss", "usage_variance", "dload_balance_loss", "dz_loss", "row_weights", "drow_weights", "weights", "shared_gate",
              "dweights", "dshared_gate", "y_scale", *(name + "_scale" for name in moe_cases.WEIGHTS | moe_cases.SHARED_WEIGHTS)}
 NOT_FIXED = {("attention_forward", "v"), ("attention_backward", "v")}  # values, not second moments
-INDICES = {"cu_seqlens_q", "cu_seqlens_k", "seqused_k", "cache_seqlens", "page_table", "positions", "ids", "targets",
+INDICES = {"cu_seqlens_q", "cu_seqlens_k", "seqused_k", "cache_seqlens", "page_table", "cache_batch_idx", "positions", "ids", "targets",
            "offsets", "counts", "a_rows", "dc_rows", "topk_ids", "tokens_per_expert", "num_nan_rows", "row_tokens",
            "token_rows", "num_dropped", "x_rows"}
 # The main dtype or f32.
@@ -131,6 +131,8 @@ class Case:
                 form = ["num_heads_q", "total_q"]
         if name in ("k_cache", "v_cache") and "page_table" in self.tensors:
             form[:2] = ["num_pages", "page_size"]
+        if name in ("k_cache", "v_cache") and "cache_batch_idx" in self.tensors and "page_table" not in self.tensors:
+            form[0] = "num_pages"
         shape = []
         for dimension in form:
             if dimension in ("...", "batch..."):
@@ -227,10 +229,10 @@ def indices(rng, case, name, shape):
         return offsets
     if name == "offsets":
         return ascending(rng, shape[0] - 1, s["num_rows" if "dbias" in case.field_names else "rows"])
-    if name == "page_table":
+    if name in ("page_table", "cache_batch_idx"):
         pages = list(range(s["num_pages"]))
         rng.shuffle(pages)
-        return np.array(pages[:shape[0] * shape[1]], np.int32).reshape(shape)
+        return np.array(pages[:math.prod(shape)], np.int32).reshape(shape)
     if name == "cache_seqlens":
         capacity = s["max_pages"] * s["page_size"] if "page_table" in case.tensors else s["capacity"]
         return below(capacity + 1)

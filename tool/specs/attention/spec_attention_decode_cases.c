@@ -140,11 +140,12 @@ static void shuffle_pages(struct rng *rng, const struct decode_sizes *n, double 
 static void fill_slots(struct rng *rng, const struct op_case *c, double *values) {
     struct decode_sizes n = decode_sizes_of(c);
     shuffle_pages(rng, &n, values);
-    for (int64_t b = 0; b < n.batch && c->param[DEC_RAGGED] != 0; b++) {
-        if (!n.has_new && rng_chance(rng, 0.3)) values[b] = values[0];
+    if (c->param[DEC_RAGGED] == 0) return;
+    for (int64_t b = 0; b < n.batch && !n.has_new; b++)
+        if (rng_chance(rng, 0.3)) values[b] = values[0];
+    for (int64_t b = 0; b < n.batch; b++)
         if (decode_rows_of(c, b).len_q == 0 && rng_chance(rng, 0.5))
             values[b] = b % 2 == 0 ? -7 : (double)n.num_pages + 1e9;
-    }
 }
 
 // A page for every entry; ragged: sequences share pages to which the call appends nothing.
