@@ -18,6 +18,14 @@ extern "C" {
 //   cache key cache_seqlens[b] + t = rope(k_new_t), its value v_new_t, for t < new_b
 //   out_i = attention of rope(q_i) to cache keys 0 to seqlen_k - 1, as tessera/attention.h defines it
 //
+// With leftpad_k the first leftpad_k[b] rows of a sequence's cache are padding, which no query sees: key j lies in row
+// leftpad_k[b] + j, cache_seqlens[b] and the capacity count the padding, and everything else counts from the first key. So
+//
+//   seqlen_k = min(cache_seqlens[b] + new_b, capacity) - leftpad_k[b]
+//   new key t is key cache_seqlens[b] - leftpad_k[b] + t
+//
+// and positions, diagonals and results are those of the same keys without padding.
+//
 // Query i has its diagonal at d = i + seqlen_k - seqlen_q; windows, ALiBi and the causal mask (bottom-right) count from
 // there, so the last query sees the last key. Without k_new the cache already holds the keys of these queries, and
 // cache_seqlens counts them. The call does not change cache_seqlens: add new_b afterwards.
@@ -38,7 +46,7 @@ extern "C" {
 //           slot to which the call appends nothing.
 // RoPE      cos, sin (num_positions, rotary_dim / 2), both or none: in q and k_new the first rotary_dim elements of
 //           each head are rotated in pairs (i, i + rotary_dim / 2), or (2i, 2i + 1) where interleaved is set. Query i
-//           has position d, new key t position cache_seqlens[b] + t. The rotated key is rounded to the cache's dtype
+//           has position d, key j position j. The rotated key is rounded to the cache's dtype
 //           before queries attend to it; the rotated query is not rounded.
 // alibi_slopes (num_heads_q) or (batch, num_heads_q). sinks (num_heads_q): a further logit in every denominator,
 //           without a value; as tessera/attention.h where they are not finite.
@@ -49,17 +57,17 @@ extern "C" {
 //           overlap. A cache whose heads lie side by side in a row is read fastest.
 // Dtypes    q, k_new, v_new, k_cache, v_cache, out alike: f32, bf16, f16. cos, sin, lse f32.
 //           alibi_slopes, sinks: f32 or q's dtype, each for itself. cu_seqlens_q, cache_seqlens, page_table,
-//           cache_batch_idx int32. On "reference" f64 throughout.
+//           cache_batch_idx, leftpad_k int32. On "reference" f64 throughout.
 // Aliasing  k_cache and v_cache (in and out), out and lse overlap nothing. Only rows of the cache that the call appends
 //           are written.
 // Metadata  Offsets lie in [0, total_q] and do not fall. cache_seqlens[b] is not negative and leaves room for new_b in the
-//           capacity. Every new key that is rotated, and every rotated query that sees a key, has a position in the
+//           capacity. leftpad_k[b] is in [0, cache_seqlens[b]]. Every new key that is rotated, and every rotated query that sees a key, has a position in the
 //           tables. Every page or slot that is appended to or whose keys are seen is in [0, num_pages) or [0, num_slots);
 //           other entries of page_table and cache_batch_idx may hold anything. On the CPU a breach is INVALID_ARGUMENT,
 //           before anything is written, with place and value in the sentence. On CUDA the host does not look: num_errors,
 //           int32 on the device, receives the number of sequences with a breach (on the CPU always 0), and no access is
-//           out of bounds: offsets are clamped to [0, total_q], lengths to [0, capacity] and positions to the tables; a
-//           key that does not fit, or whose page or slot does not exist, is not appended; for a seen page or slot that
+//           out of bounds: offsets are clamped to [0, total_q], lengths to [0, capacity], padding to these, and positions to
+//           the tables; a key that does not fit, or whose page or slot does not exist, is not appended; for a seen page or slot that
 //           does not exist, the nearest one that exists is read.
 // Sees nothing  a row that sees no key has out 0 and lse -inf (with sinks: the sink).
 // NaN       A NaN in a key or value that a query does not see, beyond a sequence's length or on unused pages,
@@ -102,6 +110,7 @@ typedef struct tsr_attention_decode_args {
     int64_t max_seqlen_k;
     tsr_tensor num_errors;      // out () or (1), int32, optional
     tsr_tensor cache_batch_idx; // in  (batch), slots of the cache, optional
+    tsr_tensor leftpad_k;       // in  (batch), rows of the cache before the first key, optional
 } tsr_attention_decode_args;
 
 #define TSR_ATTENTION_DECODE_ARGS(...)                                                             \

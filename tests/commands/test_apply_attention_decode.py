@@ -56,8 +56,10 @@ def decode(t, interleaved=False, **options):
         q = wide(t["q"][rows])
         total = old + len(q) if "k_new" in t else old
         slot = t["cache_batch_idx"][b] if "cache_batch_idx" in t else b
+        pad = t["leftpad_k"][b] if "leftpad_k" in t else 0
         places = [(t["page_table"][b, j // k_cache.shape[1]], j % k_cache.shape[1]) if paged else (slot, j)
-                  for j in range(total)]
+                  for j in range(pad, total)]
+        old, total = old - pad, total - pad
         if "cos" in t:
             angles = (wide(t["cos"]), wide(t["sin"]), interleaved)
             q = rotate(q, np.arange(total - len(q), total), *angles)
@@ -129,6 +131,15 @@ def test_slots(apply, refuse, sq):
     agree(apply("attention-decode", tensors, "--mask", "causal"), decode(tensors), "f32")
     bad = tensors | {"cache_batch_idx": np.array([3, 5, 4], np.int32)}
     refuse("attention-decode", bad, words=["cache_batch_idx[1]", "5"])
+
+
+@pytest.mark.parametrize("page_size", [None, 16])
+@pytest.mark.parametrize("sq", [1, 20])
+def test_padding(apply, refuse, sq, page_size):
+    tensors = tensors_of(sq=sq, page_size=page_size) | {"leftpad_k": np.array([2, 0, 33], np.int32)}
+    agree(apply("attention-decode", tensors, "--mask", "causal"), decode(tensors), "f32")
+    bad = tensors | {"leftpad_k": np.array([2, 0, 71], np.int32)}
+    refuse("attention-decode", bad, words=["leftpad_k[2]", "71"])
 
 
 @pytest.mark.parametrize("heads, kv_heads, dim, dim_v", [(1, 1, 1, 1), (8, 8, 128, 128), (16, 1, 64, 33), (4, 2, 256, 8)])

@@ -65,6 +65,7 @@ const struct args_field attention_decode_fields[] = {
     INT64(max_seqlen_k, NULL),
     OUT_OPTIONAL(num_errors, "|||", 'i'),
     IN_OPTIONAL(cache_batch_idx, "b|b||", 'i'),
+    IN_OPTIONAL(leftpad_k, "b", 'i'),
     {NULL},
 };
 #undef ARGS

@@ -120,6 +120,9 @@ static tsr_status check_cache(tsr_attention_decode_args *args, struct attention_
                                   &p->v_cache));
     TSRI_TRY(attention_check_offsets(op, "cache_seqlens", &args->cache_seqlens, a->num_batches,
                                      &p->cache_seqlens, &p->cache_seqlens_stride));
+    if (tsri_is_present(&args->leftpad_k))
+        TSRI_TRY(attention_check_offsets(op, "leftpad_k", &args->leftpad_k, a->num_batches,
+                                         &p->leftpad_k, &p->leftpad_stride));
     if (is_paged) {
         tsr_tensor *t = &args->page_table;
         TSRI_TRY(tsri_check_tensor(op, "page_table", t, TSRI_IN));
@@ -179,6 +182,7 @@ static tsr_status check_overlaps(const tsr_attention_decode_args *args) {
                {"cache_seqlens", &args->cache_seqlens},
                {"page_table", &args->page_table},
                {"cache_batch_idx", &args->cache_batch_idx},
+               {"leftpad_k", &args->leftpad_k},
                {"cu_seqlens_q", &args->cu_seqlens_q},
                {"cos", &args->cos},
                {"sin", &args->sin},

@@ -25,12 +25,13 @@ static double rotated(const struct attention_decode_problem *p, const void *x, i
 static void append(const struct attention_decode_problem *p,
                    const struct attention_decode_sequence *seq) {
     int64_t element = (int64_t)tsr_dtype_bytes(p->a.dtype);
-    for (int64_t t = 0; t < seq->num_new && seq->cache_len + t < p->capacity; t++) {
-        int64_t position = seq->cache_len + t;
-        int64_t page = attention_decode_page(p, seq->batch, position);
+    for (int64_t t = 0; t < seq->num_new; t++) {
+        int64_t position = seq->cache_len + t, row = seq->s.k_first + position;
+        if (row >= p->capacity) break;
+        int64_t page = attention_decode_page(p, seq->batch, row);
         if (page < 0 || page >= p->num_pages) continue;
-        char *k = attention_decode_row(p, &p->k_cache, seq->batch, position);
-        char *v = attention_decode_row(p, &p->v_cache, seq->batch, position);
+        char *k = attention_decode_row(p, &p->k_cache, seq->batch, row);
+        char *v = attention_decode_row(p, &p->v_cache, seq->batch, row);
         for (int64_t h = 0; h < p->a.num_heads_kv; h++) {
             const void *k_new = attention_at(&p->a.k, seq->batch, seq->s.q_first + t, h);
             const void *v_new = attention_at(&p->a.v, seq->batch, seq->s.q_first + t, h);
@@ -47,9 +48,9 @@ static void append(const struct attention_decode_problem *p,
 // ---- Attention --------------------------------------------------------------------------------
 
 static const void *cached(const struct attention_decode_problem *p,
-                          const struct attention_view *cache, int64_t batch, int64_t j,
-                          int64_t head) {
-    return attention_decode_row(p, cache, batch, j) +
+                          const struct attention_view *cache,
+                          const struct attention_decode_sequence *seq, int64_t j, int64_t head) {
+    return attention_decode_row(p, cache, seq->batch, seq->s.k_first + j) +
            head * cache->head * (int64_t)tsr_dtype_bytes(cache->dtype);
 }
 
@@ -60,7 +61,7 @@ static double score(const struct attention_decode_problem *p,
     const struct attention_problem *a = &p->a;
     int64_t diagonal = i + seq->s.shift;
     const void *k =
-        cached(p, &p->k_cache, seq->batch, j, head / (a->num_heads_q / a->num_heads_kv));
+        cached(p, &p->k_cache, seq, j, head / (a->num_heads_q / a->num_heads_kv));
     double row[ATTENTION_MAX_HEAD_DIM], s = 0;
     tsri_load_run(p->k_cache.dtype, k, 0, 1, a->head_dim, row);
     for (int64_t c = 0; c < a->head_dim; c++) s += q[c] * row[c];
@@ -85,7 +86,7 @@ static void attend(const struct attention_decode_problem *p,
         double s = score(p, seq, q, i, head, j), top = fmax(max, s);
         if (s == -INFINITY) continue;
         double before = max == -INFINITY ? 0 : exp(max - top), weight = exp(s - top);
-        tsri_load_run(p->v_cache.dtype, cached(p, &p->v_cache, seq->batch, j, kv_head), 0, 1,
+        tsri_load_run(p->v_cache.dtype, cached(p, &p->v_cache, seq, j, kv_head), 0, 1,
                       a->head_dim_v, v);
         sum = sum * before + weight;
         for (int64_t c = 0; c < a->head_dim_v; c++) o[c] = o[c] * before + weight * v[c];

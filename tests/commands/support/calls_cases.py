@@ -17,7 +17,7 @@ FIXED_F32 = {"mean", "rstd", "lse", "lses", "m", "v", "master", "loss", "dloss",
              "z_loss", "usage_variance", "dload_balance_loss", "dz_loss", "row_weights", "drow_weights", "weights", "shared_gate",
              "dweights", "dshared_gate", "y_scale", *(name + "_scale" for name in moe_cases.WEIGHTS | moe_cases.SHARED_WEIGHTS)}
 NOT_FIXED = {("attention_forward", "v"), ("attention_backward", "v")}  # values, not second moments
-INDICES = {"cu_seqlens_q", "cu_seqlens_k", "seqused_k", "cache_seqlens", "page_table", "cache_batch_idx", "positions", "ids", "targets",
+INDICES = {"cu_seqlens_q", "cu_seqlens_k", "seqused_k", "cache_seqlens", "page_table", "cache_batch_idx", "leftpad_k", "positions", "ids", "targets",
            "offsets", "counts", "a_rows", "dc_rows", "topk_ids", "tokens_per_expert", "num_nan_rows", "row_tokens",
            "token_rows", "num_dropped", "x_rows"}
 # The main dtype or f32.
@@ -236,6 +236,8 @@ def indices(rng, case, name, shape):
     if name == "cache_seqlens":
         capacity = s["max_pages"] * s["page_size"] if "page_table" in case.tensors else s["capacity"]
         return below(capacity + 1)
+    if name == "leftpad_k":  # at most cache_seqlens, which may follow
+        return below(3 if rng.random() < 0.8 else 40)
     high = {"seqused_k": s["seqlen_k"] + 1, "positions": s["num_positions"], "ids": s["vocab"], "targets": s["vocab"],
             "topk_ids": s["num_experts"], "token_rows": s["num_rows"], "tokens_per_expert": 30, "counts": s["rows"] + 1,
             "a_rows": s["num_a_rows"], "dc_rows": s["num_dc_rows"], "x_rows": s["num_x_rows"], "row_tokens": s["num_source_rows"]}[name]

@@ -138,12 +138,103 @@ static void slots_that_do_not_fit(void **state) {
     assert_ok(tsr_attention_decode(ctx, &good));
 }
 
+// ---- Padding ----------------------------------------------------------------------------------
+
+static struct {
+    float k[BATCH][CAPACITY][KV_HEADS][DIM], v[BATCH][CAPACITY][KV_HEADS][DIM_V];
+    int32_t lengths[BATCH], of[BATCH];
+} padded;
+
+// The same keys behind rows of padding, which hold NaN. Pages of nothing but padding do not exist.
+static tsr_attention_decode_args behind_padding(const tsr_attention_decode_args *plain,
+                                                const int32_t padding[BATCH], bool is_paged) {
+    tsr_attention_decode_args args = *plain;
+    memset(&padded, 0xff, sizeof padded);
+    for (int b = 0; b < BATCH; b++) {
+        size_t num_rows = (size_t)(CAPACITY - padding[b]);
+        padded.of[b] = padding[b];
+        padded.lengths[b] = w.lengths[b] + padding[b];
+        memcpy(padded.k[b][padding[b]], w.k[b], num_rows * sizeof w.k[b][0]);
+        memcpy(padded.v[b][padding[b]], w.v[b], num_rows * sizeof w.v[b][0]);
+    }
+    args.k_cache = TSR_TENSOR(padded.k, TSR_F32, BATCH, CAPACITY, KV_HEADS, DIM);
+    args.v_cache = TSR_TENSOR(padded.v, TSR_F32, BATCH, CAPACITY, KV_HEADS, DIM_V);
+    args.cache_seqlens = TSR_TENSOR(padded.lengths, TSR_I32, BATCH);
+    args.leftpad_k = TSR_TENSOR(padded.of, TSR_I32, BATCH);
+    if (!is_paged) return args;
+    args.k_cache = TSR_TENSOR(padded.k, TSR_F32, BATCH * PAGES, PAGE, KV_HEADS, DIM);
+    args.v_cache = TSR_TENSOR(padded.v, TSR_F32, BATCH * PAGES, PAGE, KV_HEADS, DIM_V);
+    args.page_table = TSR_TENSOR(w.table, TSR_I32, BATCH, PAGES);
+    for (int b = 0; b < BATCH; b++)
+        for (int i = 0; i < PAGES; i++)
+            w.table[b][i] = (i + 1) * PAGE <= padding[b] ? -3 : b * PAGES + i;
+    return args;
+}
+
+static void padding_changes_no_bit(void **state) {
+    (void)state;
+    static const int32_t lengths[BATCH] = {0, 300, 470}, padding[BATCH] = {17, 0, 130};
+    for (int v = 0; v < COUNT(variants); v++)
+        for (int num = 1; num <= TOKENS; num += TOKENS - 1)
+            for (int is_paged = 0; is_paged < 2; is_paged++) {
+                fill_caches(lengths);
+                const tsr_attention_decode_args plain = call_of(0, BATCH, 0, num, 0, false),
+                                                args =
+                                                    behind_padding(&plain, padding, is_paged == 1);
+                run(plain, variants[v], 0);
+                run(args, variants[v], 1);
+                assert_same_results();
+                for (int b = 0; b < BATCH; b++) {
+                    size_t num_rows = (size_t)(CAPACITY - padding[b]);
+                    assert_memory_equal(w.k[b], padded.k[b][padding[b]],
+                                        num_rows * sizeof w.k[b][0]);
+                    assert_memory_equal(w.v[b], padded.v[b][padding[b]],
+                                        num_rows * sizeof w.v[b][0]);
+                    if (padding[b] > 0) // stays as it was
+                        assert_true(test_all_bytes_are(padded.k[b], 0xff,
+                                                       (size_t)padding[b] * sizeof w.k[b][0]));
+                }
+            }
+}
+
+static void padding_that_does_not_fit(void **state) {
+    (void)state;
+    static const int32_t none[BATCH] = {0}, lengths[BATCH] = {3, 47, 80};
+    static const struct {
+        int32_t padding;
+        const char *value;
+    } bad[] = {{-1, "is -1, expected 0 to 47"},
+               {48, "is 48, expected 0 to 47"},
+               {INT32_MAX, "is 2147483647"},
+               {INT32_MIN, "is -2147483648"}};
+    fill_caches(lengths);
+    const tsr_attention_decode_args plain = call_of(0, BATCH, 0, 1, 0, false);
+    tsr_attention_decode_args args = behind_padding(&plain, none, false);
+    for (int i = 0; i < COUNT(bad); i++) {
+        padded.of[1] = bad[i].padding;
+        assert_refused(args, "leftpad_k[1]", bad[i].value);
+    }
+    padded.of[1] = 47; // nothing but padding
+    args.leftpad_k.shape[0] = BATCH + 1;
+    assert_status(tsr_attention_decode(ctx, &args), TSR_INVALID_ARGUMENT, "leftpad_k", "shape");
+    args.leftpad_k.shape[0] = BATCH;
+    args.leftpad_k.dtype = TSR_F32;
+    assert_status(tsr_attention_decode(ctx, &args), TSR_INVALID_ARGUMENT, "leftpad_k.dtype");
+    args.leftpad_k.dtype = TSR_I32;
+    args.leftpad_k.data = w.out;
+    assert_status(tsr_attention_decode(ctx, &args), TSR_INVALID_ARGUMENT, "out", "leftpad_k");
+    args.leftpad_k.data = padded.of;
+    assert_ok(tsr_attention_decode(ctx, &args));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slots_are_as_one_piece),
         cmocka_unit_test(slots_may_be_shared),
         cmocka_unit_test(slots_that_do_not_exist),
         cmocka_unit_test(slots_that_do_not_fit),
+        cmocka_unit_test(padding_changes_no_bit),
+        cmocka_unit_test(padding_that_does_not_fit),
     };
     return cmocka_run_group_tests_name("attention_decode forms", tests, setup, teardown);
 }

@@ -39,6 +39,7 @@ static const struct param_spec params[] = {
 static const struct slot_spec slots[] = {
     {"cu_seqlens_q", SLOT_IN, SLOT_I32, true, NULL, false},
     {"cache_seqlens", SLOT_IN, SLOT_I32, false, NULL, false},
+    {"leftpad_k", SLOT_IN, SLOT_I32, true, NULL, false},
     {"page_table", SLOT_IN, SLOT_I32, true, NULL, false},
     {"cache_batch_idx", SLOT_IN, SLOT_I32, true, NULL, false},
     {"q", SLOT_IN, SLOT_MAIN, false, NULL, false},
@@ -65,6 +66,7 @@ static int slot_shape(const struct op_case *c, int slot, int64_t *shape) {
     switch (slot) {
     case DEC_CU_SEQLENS_Q: shape[0] = n.batch + 1; return 1;
     case DEC_CACHE_SEQLENS:
+    case DEC_LEFTPAD_K:
     case DEC_CACHE_BATCH_IDX: shape[0] = n.batch; return 1;
     case DEC_PAGE_TABLE:
         shape[0] = n.batch;
@@ -150,7 +152,7 @@ static tsr_status call(tsr_context *ctx, const struct op_case *c, const char *va
             .workspace_bytes = given_bytes, .q = c->tensor[DEC_Q], .k_new = c->tensor[DEC_K_NEW],
             .v_new = c->tensor[DEC_V_NEW], .k_cache = c->tensor[DEC_K_CACHE],
             .v_cache = c->tensor[DEC_V_CACHE], .cache_seqlens = c->tensor[DEC_CACHE_SEQLENS],
-            .page_table = c->tensor[DEC_PAGE_TABLE],
+            .leftpad_k = c->tensor[DEC_LEFTPAD_K], .page_table = c->tensor[DEC_PAGE_TABLE],
             .cache_batch_idx = c->tensor[DEC_CACHE_BATCH_IDX], .cu_seqlens_q = c->tensor[DEC_CU_SEQLENS_Q],
             .cos = c->tensor[DEC_COS], .sin = c->tensor[DEC_SIN],
             .alibi_slopes = c->tensor[DEC_SLOPES], .sinks = c->tensor[DEC_SINKS],

@@ -11,6 +11,7 @@
 enum decode_slot {
     DEC_CU_SEQLENS_Q,
     DEC_CACHE_SEQLENS,
+    DEC_LEFTPAD_K,
     DEC_PAGE_TABLE,
     DEC_CACHE_BATCH_IDX,
     DEC_Q,
@@ -60,9 +61,9 @@ struct decode_sizes {
 };
 struct decode_sizes decode_sizes_of(const struct op_case *c);
 
-// One sequence, by the metadata of the case if it has data.
+// One sequence, by the metadata of the case if it has data. Key j lies in row leftpad + j of its cache.
 struct decode_rows {
-    int64_t q_first, len_q, cache_len, num_new, len_k;
+    int64_t q_first, len_q, leftpad, cache_len, num_new, len_k;
 };
 struct decode_rows decode_rows_of(const struct op_case *c, int64_t batch);
 

@@ -251,6 +251,17 @@ const struct edge_case decode_edges[] = {
      FILL_NORMAL, LAYOUT_RANDOM},
     {"pages of 16", "batch_size=4 seqlen_k=700 page_size=16 ragged=1 +page_table " SMALL NEW,
      FILL_NORMAL, LAYOUT_RANDOM},
+    {"padding before the keys",
+     "batch_size=4 seqlen_q=3 seqlen_k=600 ragged=1 +leftpad_k " SMALL NEW ROPE, FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"padding before the keys, pages",
+     "batch_size=4 seqlen_q=3 seqlen_k=200 page_size=16 ragged=1 +leftpad_k +page_table " SMALL NEW
+         ROPE,
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"padding before the keys, prefill, slots",
+     "batch_size=4 seqlen_q=150 seqlen_k=400 ragged=1 +leftpad_k +cu_seqlens_q "
+     "+cache_batch_idx " SMALL NEW ROPE,
+     FILL_NORMAL, LAYOUT_RANDOM},
     {"slots", "batch_size=3 seqlen_k=300 num_pages=7 ragged=1 +cache_batch_idx " SMALL NEW ROPE,
      FILL_NORMAL, LAYOUT_RANDOM},
     {"slots left over and shared",

@@ -59,6 +59,7 @@ void decode_randomize(struct rng *rng, struct op_case *c) {
     is_present[DEC_PAGE_TABLE] = rng_chance(rng, 0.5);
     is_present[DEC_CACHE_BATCH_IDX] = !is_present[DEC_PAGE_TABLE] && rng_chance(rng, 0.5);
     is_present[DEC_K_NEW] = is_present[DEC_V_NEW] = rng_chance(rng, 0.8);
+    is_present[DEC_LEFTPAD_K] = rng_chance(rng, 0.25);
     do draw_sizes(rng, c);
     while (cost(c) > 1.5e6 || cache_elements(c) > 2e5);
     is_present[DEC_COS] = is_present[DEC_SIN] = p[DEC_HEAD_DIM] >= 2 && rng_chance(rng, 0.5);
@@ -118,6 +119,15 @@ static void fill_lengths(struct rng *rng, const struct op_case *c, double *value
     }
 }
 
+static void fill_leftpad(struct rng *rng, const struct op_case *c, double *values) {
+    for (int64_t b = 0; b < decode_sizes_of(c).batch; b++) {
+        int64_t most = decode_rows_of(c, b).cache_len;
+        values[b] = rng_chance(rng, 0.2)   ? 0
+                    : rng_chance(rng, 0.2) ? (double)most
+                                           : (double)rng_int(rng, 0, most);
+    }
+}
+
 // Pages for all places, shuffled.
 static void shuffle_pages(struct rng *rng, const struct decode_sizes *n, double *values) {
     int64_t places = n->batch * n->max_pages;
@@ -154,13 +164,15 @@ static void fill_pages(struct rng *rng, const struct op_case *c, double *values)
     shuffle_pages(rng, &n, values);
     if (n.num_pages == 0) return;
     for (int64_t b = 0; b < n.batch && c->param[DEC_RAGGED] != 0; b++) {
-        struct decode_rows rows = decode_rows_of(c, b);
+        struct decode_rows rows = decode_rows_of(c, b), first = decode_rows_of(c, 0);
+        int64_t first_new = rows.leftpad + rows.cache_len;
         double *table = values + b * n.max_pages;
         for (int64_t i = 0; i < n.max_pages; i++) {
-            bool is_read_only = (i + 1) * n.page_size <= rows.cache_len;
-            bool is_so_first = (i + 1) * n.page_size <= decode_rows_of(c, 0).cache_len;
+            bool is_read_only = (i + 1) * n.page_size <= first_new;
+            bool is_so_first = (i + 1) * n.page_size <= first.leftpad + first.cache_len;
             if (is_read_only && is_so_first && rng_chance(rng, 0.2)) table[i] = values[i];
-            bool is_unused = i * n.page_size >= rows.cache_len + rows.num_new;
+            bool is_unused = i * n.page_size >= first_new + rows.num_new ||
+                             (b > 0 && (i + 1) * n.page_size <= rows.leftpad);
             if (is_unused && rng_chance(rng, 0.5)) table[i] = -1;
             if (is_unused && rng_chance(rng, 0.3))
                 table[i] = rng_chance(rng, 0.5) ? -7 : (double)n.num_pages + 1e9;
@@ -223,6 +235,7 @@ bool decode_fill(struct rng *rng, const struct op_case *c, int slot, enum edge_f
     switch (slot) {
     case DEC_CU_SEQLENS_Q: fill_offsets(rng, c, values); return true;
     case DEC_CACHE_SEQLENS: fill_lengths(rng, c, values); return true;
+    case DEC_LEFTPAD_K: fill_leftpad(rng, c, values); return true;
     case DEC_PAGE_TABLE: fill_pages(rng, c, values); return true;
     case DEC_CACHE_BATCH_IDX: fill_slots(rng, c, values); return true;
     case DEC_COS:

@@ -70,7 +70,10 @@ struct decode_rows decode_rows_of(const struct op_case *c, int64_t batch) {
     rows.cache_len = clamp((int64_t)c->param[DEC_SEQLEN_K] - rows.num_new, 0, n.capacity);
     if (has_data(c, DEC_CACHE_SEQLENS))
         rows.cache_len = clamp(index_at(c, DEC_CACHE_SEQLENS, batch), 0, n.capacity);
-    rows.len_k = clamp(rows.cache_len + rows.num_new, 0, n.capacity);
+    if (has_data(c, DEC_LEFTPAD_K))
+        rows.leftpad = clamp(index_at(c, DEC_LEFTPAD_K, batch), 0, rows.cache_len);
+    rows.cache_len -= rows.leftpad;
+    rows.len_k = clamp(rows.cache_len + rows.num_new, 0, n.capacity - rows.leftpad);
     return rows;
 }
 
@@ -82,24 +85,25 @@ bool decode_sees(const struct op_case *c, const struct decode_rows *rows, int64_
     return p[DEC_WINDOW_RIGHT] < 0 || j <= d + (int64_t)p[DEC_WINDOW_RIGHT];
 }
 
-// The page or slot of key j, as the tensors of the case have it.
+// The page or slot of a row of a sequence, as the tensors of the case have it.
 static int64_t page_of(const struct op_case *c, const struct decode_sizes *n, int64_t batch,
-                       int64_t j) {
-    if (n->is_paged) return index_at(c, DEC_PAGE_TABLE, batch * n->max_pages + j / n->page_size);
+                       int64_t row) {
+    if (n->is_paged) return index_at(c, DEC_PAGE_TABLE, batch * n->max_pages + row / n->page_size);
     return n->has_slots ? index_at(c, DEC_CACHE_BATCH_IDX, batch) : batch;
 }
 
 int64_t decode_cache_row(const struct op_case *c, int64_t batch, int64_t j) {
     struct decode_sizes n = decode_sizes_of(c);
-    return clamp(page_of(c, &n, batch, j), 0, n.num_pages - 1) * n.page_size + j % n.page_size;
+    int64_t row = decode_rows_of(c, batch).leftpad + j;
+    return clamp(page_of(c, &n, batch, row), 0, n.num_pages - 1) * n.page_size + row % n.page_size;
 }
 
 bool decode_is_appended(const struct op_case *c, const struct decode_rows *rows, int64_t batch,
                         int64_t t) {
     struct decode_sizes n = decode_sizes_of(c);
-    int64_t j = rows->cache_len + t;
-    if (t >= rows->num_new || j >= n.capacity) return false;
-    int64_t page = page_of(c, &n, batch, j);
+    int64_t row = rows->leftpad + rows->cache_len + t;
+    if (t >= rows->num_new || row >= n.capacity) return false;
+    int64_t page = page_of(c, &n, batch, row);
     return page >= 0 && page < n.num_pages;
 }
 

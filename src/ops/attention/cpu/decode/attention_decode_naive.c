@@ -12,11 +12,13 @@ struct work {
 };
 
 static void gather(const struct attention_decode_work *w, const struct attention_view *cache,
-                   int64_t batch, int64_t head, int64_t num_keys, int64_t dims, float *copy) {
+                   const struct attention_decode_sequence *seq, int64_t head, int64_t dims,
+                   float *copy) {
     int64_t offset = head * cache->head * (int64_t)tsr_dtype_bytes(cache->dtype);
-    for (int64_t j = 0; j < num_keys; j++)
-        w->rows->load(cache->dtype, attention_decode_row(w->p, cache, batch, j) + offset, dims,
-                      1.0f, copy + j * dims);
+    for (int64_t j = 0; j < seq->s.len_k; j++)
+        w->rows->load(cache->dtype,
+                      attention_decode_row(w->p, cache, seq->batch, seq->s.k_first + j) + offset,
+                      dims, 1.0f, copy + j * dims);
 }
 
 static void task(void *arg, int64_t index, int thread) {
@@ -31,8 +33,8 @@ static void task(void *arg, int64_t index, int thread) {
     float *k = scratch + 2 * attention_lane_floats(dims_v), *v = k + seq.s.len_k * dims;
     float *s = v + seq.s.len_k * dims_v;
     if (seq.s.len_q == 0) return;
-    gather(w, &w->p->k_cache, batch, kv_head, seq.s.len_k, dims, k);
-    gather(w, &w->p->v_cache, batch, kv_head, seq.s.len_k, dims_v, v);
+    gather(w, &w->p->k_cache, &seq, kv_head, dims, k);
+    gather(w, &w->p->v_cache, &seq, kv_head, dims_v, v);
     for (int64_t r = 0; r < group * seq.s.len_q; r++) {
         int64_t i = r / group, head = kv_head * group + r % group;
         struct attention_range keys = attention_visible(a, &seq.s, i);

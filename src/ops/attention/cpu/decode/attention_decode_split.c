@@ -216,7 +216,7 @@ void decode_split_task(const struct decode_work *w, const struct decode_job *job
         end = tsri_min(end, (job->first_split + split + 1) * keys);
     }
     int64_t n = tsri_min(DECODE_BLOCK, end - begin);
-    if (n > 0) attention_decode_rows(p, &p->k_cache, job->batch, begin, n, t.k[0]);
+    if (n > 0) attention_decode_rows(p, &p->k_cache, &t.seq, begin, n, t.k[0]);
     if (n == DECODE_BLOCK) {
         fetch_order(&p->k_cache, t.k[0], n, t.next);
         fetch_rows(&t, &p->k_cache, p->a.head_dim, t.next, n);
@@ -224,9 +224,9 @@ void decode_split_task(const struct decode_work *w, const struct decode_job *job
     for (int64_t first = begin, side = 0; first < end; side = 1 - side) {
         // This block's values are fetched during its scores, the next block's keys during its values.
         int64_t next_n = tsri_min(DECODE_BLOCK, end - first - n);
-        attention_decode_rows(p, &p->v_cache, job->batch, first, n, t.v);
+        attention_decode_rows(p, &p->v_cache, &t.seq, first, n, t.v);
         if (next_n > 0)
-            attention_decode_rows(p, &p->k_cache, job->batch, first + n, next_n, t.k[1 - side]);
+            attention_decode_rows(p, &p->k_cache, &t.seq, first + n, next_n, t.k[1 - side]);
         fetch_order(&p->v_cache, t.v, n, t.next);
         scores_of_block(&t, t.k[side], n);
         bool is_whole = weights_of_block(&t, first, n);

@@ -15,13 +15,15 @@ struct attention_decode_work attention_decode_work_of(tsr_context *ctx,
 }
 
 void attention_decode_rows(const struct attention_decode_problem *p,
-                           const struct attention_view *cache, int64_t batch, int64_t first,
+                           const struct attention_view *cache,
+                           const struct attention_decode_sequence *seq, int64_t first,
                            int64_t num_keys, const char **rows) {
     int64_t step = cache->seq * tsri_dtype_bytes(cache->dtype);
+    first += seq->s.k_first;
     for (int64_t j = 0; j < num_keys;) { // page by page
         int64_t left = p->page_size - (first + j) % p->page_size;
         int64_t end = tsri_min(num_keys, j + left);
-        const char *row = attention_decode_row(p, cache, batch, first + j);
+        const char *row = attention_decode_row(p, cache, seq->batch, first + j);
         for (; j < end; j++, row += step) rows[j] = row;
     }
 }
@@ -55,7 +57,7 @@ static void append_row(const struct attention_decode_work *w,
     const struct attention_view *cache = is_key ? &p->k_cache : &p->v_cache;
     int64_t dims = is_key ? p->a.head_dim : p->a.head_dim_v, position = seq->cache_len + t;
     size_t element = tsr_dtype_bytes(p->a.dtype);
-    char *row = attention_decode_row(p, cache, seq->batch, position);
+    char *row = attention_decode_row(p, cache, seq->batch, seq->s.k_first + position);
     for (int64_t h = 0; h < p->a.num_heads_kv; h++) {
         const void *x = attention_at(from, seq->batch, seq->s.q_first + t, h);
         char *y = row + h * cache->head * (int64_t)element;
@@ -78,10 +80,10 @@ static void append_task(void *arg, int64_t index, int thread) {
     (void)thread;
     struct attention_decode_sequence seq = attention_decode_sequence_at(p, batch);
     // Drops rows that do not fit, and rows without a valid page.
-    int64_t last =
-        tsri_min(first + APPEND_ROWS, tsri_min(seq.num_new, p->capacity - seq.cache_len));
+    int64_t first_row = seq.s.k_first + seq.cache_len;
+    int64_t last = tsri_min(first + APPEND_ROWS, tsri_min(seq.num_new, p->capacity - first_row));
     for (int64_t t = first; t < last; t++) {
-        int64_t page = attention_decode_page(p, batch, seq.cache_len + t);
+        int64_t page = attention_decode_page(p, batch, first_row + t);
         if (page < 0 || page >= p->num_pages) continue;
         append_row(w, &seq, t, true);
         append_row(w, &seq, t, false);

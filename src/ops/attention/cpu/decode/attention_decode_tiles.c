@@ -77,9 +77,9 @@ static void attend(const struct decode_work *w, const struct attention_decode_se
             .first = j, .num_keys = tsri_min(block_n, t->seen.end - j), .k = k, .v = v};
         b.k_stride = t->p->head_dim * t->gemm->nr;
         b.v_stride = b.num_keys * t->gemm->nr;
-        attention_decode_rows(p, &p->k_cache, seq->batch, j, b.num_keys, rows);
+        attention_decode_rows(p, &p->k_cache, seq, j, b.num_keys, rows);
         pack_keys(w, t, rows, b.num_keys, gathered, k);
-        attention_decode_rows(p, &p->v_cache, seq->batch, j, b.num_keys, rows);
+        attention_decode_rows(p, &p->v_cache, seq, j, b.num_keys, rows);
         b.v_has_nonfinite = pack_values(w, t, rows, b.num_keys, v, b.v_stride);
         attention_tile_scores(t, &b);
         attention_tile_softmax(t, &b);

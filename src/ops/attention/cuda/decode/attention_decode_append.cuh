@@ -7,23 +7,21 @@
 #include "cuda/device/any_dtype.cuh"
 #include "ops/attention/cuda/decode/attention_decode_device.cuh"
 
-// The page of a new key, whose position may be beyond the attended keys; -1: none.
-DEVICE long long append_page(const struct attention_decode_params *p, int batch, long long j,
-                             long long *row) {
-    // Neither exceeds 2^32: lengths have 32 bits, and a longer page holds all of them.
+// The page of a row of a sequence, which may be beyond the attended keys, and the row there; -1: none.
+DEVICE long long append_page(const struct attention_decode_params *p, int batch, long long *row) {
     unsigned size = p->page_size > 0xffffffffll ? 0xffffffffu : (unsigned)p->page_size;
-    long long place = (unsigned)j / size;
-    *row = j - place * size;
+    long long place = (unsigned)*row / size;
+    *row -= place * size;
     if (p->page_table == 0) return batch;
     long long page =
         p->page_table[batch * p->page_table_stride[0] + place * p->page_table_stride[1]];
     return page < 0 || page >= p->num_pages ? -1 : page;
 }
 
-// Writes new row t of a sequence, its heads from first_head on. position: its place, less than the capacity.
+// Writes new row t of a sequence, its heads from first_head on. position: that of its key, whose row is below the capacity.
 DEVICE void append_row(const struct attention_decode_params *p, const struct attention_sequence *s,
                        int batch, int t, long long position, int first_head, int num_heads) {
-    long long row, page = append_page(p, batch, position, &row);
+    long long row = s->k_first + position, page = append_page(p, batch, &row);
     long long angle = p->cos != 0 ? decode_angle(p, position) : 0;
     int dims = p->a.head_dim, dims_v = p->a.head_dim_v;
     if (page < 0) return;

@@ -201,6 +201,8 @@ static struct attention_decode_params params_of(const struct attention_decode_pr
         .page_table = p->page_table,
         .cache_seqlens_stride = p->cache_seqlens_stride,
         .page_table_stride = {p->page_table_stride[0], p->page_table_stride[1]},
+        .leftpad_k = p->leftpad_k,
+        .leftpad_stride = p->leftpad_stride,
         .num_pages = p->num_pages,
         .page_size = p->page_size,
         .capacity = p->capacity,

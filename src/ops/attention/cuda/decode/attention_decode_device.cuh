@@ -16,11 +16,16 @@
 
 // ---- Sequences --------------------------------------------------------------------------------
 
+// Key j lies in row k_first + j of the sequence's pages. *cache_len: keys before the new ones.
 DEVICE struct attention_sequence decode_sequence_at(const struct attention_decode_params *p,
                                                     int batch, long long *cache_len) {
     struct attention_sequence s = attention_sequence_at(&p->a, batch);
-    *cache_len = clamp_long(p->cache_seqlens[batch * p->cache_seqlens_stride], 0, p->capacity);
+    long long rows = clamp_long(p->cache_seqlens[batch * p->cache_seqlens_stride], 0, p->capacity);
+    s.k_first = 0;
+    if (p->leftpad_k != 0) s.k_first = clamp_long(p->leftpad_k[batch * p->leftpad_stride], 0, rows);
+    *cache_len = rows - s.k_first;
     long long keys = *cache_len + (p->a.k.data != 0 ? s.len_q : 0);
+    if (keys > p->capacity - s.k_first) keys = p->capacity - s.k_first;
     s.len_k = keys < p->most_keys ? (int)keys : p->most_keys;
     s.shift = s.len_k - s.len_q;
     return s;
@@ -86,7 +91,7 @@ struct decode_cursor {
 // Each new row belongs to the chunk of its position, or to the first or last chunk if no chunk has that position.
 DEVICE void decode_take_new(const struct attention_decode_params *p, int chunk, long long cache_len,
                             struct decode_item *item) {
-    long long room = p->capacity - cache_len;
+    long long room = p->capacity - item->s.k_first - cache_len;
     int end = room < item->s.len_q ? (int)room : item->s.len_q;
     item->cache_len = cache_len;
     item->first_new = item->end_new = 0;
@@ -153,7 +158,7 @@ DEVICE int decode_head_of(const struct attention_decode_params *p, const struct 
 
 // ---- Rows of the cache ------------------------------------------------------------------------
 
-// Addresses of a head of key j in both caches. An invalid page is clamped.
+// Addresses of a head of a key in both caches. An invalid page is clamped.
 struct decode_row {
     long long k, v;
 };
@@ -171,15 +176,14 @@ DEVICE void fetch_group(uint4 *group, const char *from, int is_there) {
                  : "memory");
 }
 
+// row: of the sequence. Neither it nor what counts of a page's size exceeds 2^32, as lengths have 32 bits.
 DEVICE struct decode_row decode_row_at(const struct attention_decode_params *p, int batch, int head,
-                                       int j) {
+                                       unsigned row) {
     long long page = batch;
-    int row = j;
     if (p->page_table != 0) {
-        // A page that has more keys than an int holds is longer than any j.
-        int page_size = p->page_size > 0x7fffffff ? 0x7fffffff : (int)p->page_size;
-        int place = (int)((unsigned)j / (unsigned)page_size);
-        row = j - place * page_size;
+        unsigned page_size = p->page_size > 0xffffffffll ? 0xffffffffu : (unsigned)p->page_size;
+        unsigned place = row / page_size;
+        row -= place * page_size;
         page = p->page_table[batch * p->page_table_stride[0] + place * p->page_table_stride[1]];
         page = clamp_long(page, 0, p->num_pages - 1);
     }

@@ -151,7 +151,9 @@ DEVICE void attend(const struct attention_decode_params *p, const struct decode_
     struct decode_row rows = {0, 0};
     // Keys beyond the end are replaced by the last key, which exists; they are masked as others are.
 #define ROW_OF(j)                                                                                  \
-    decode_row_at(p, item->batch, item->head, (j) + of_warp < end ? (j) + of_warp : end - 1)
+    decode_row_at(p, item->batch, item->head,                                                      \
+                  (unsigned)item->s.k_first +                                                      \
+                      (unsigned)((j) + of_warp < end ? (j) + of_warp : end - 1))
     EACH(i, 2 * K_STEPS) { k[i] = make_uint4(0, 0, 0, 0); }
     EACH(i, 4 * V_STEPS) { v[i] = make_uint4(0, 0, 0, 0); }
     __syncthreads(); // waits for the previous item

@@ -28,7 +28,7 @@ DEVICE void attend(const struct attention_decode_params *p, const struct attenti
         shared->query[c] = decode_query_element(p, at, c, angle) * p->a.softmax_scale;
     __syncthreads();
     for (int j = begin + warp; j < end; j += WARPS) {
-        struct decode_row row = decode_row_at(p, batch, kv_head, j);
+        struct decode_row row = decode_row_at(p, batch, kv_head, (unsigned)s->k_first + (unsigned)j);
         const void *k = (const void *)row.k, *v = (const void *)row.v;
         float x = 0;
         for (int c = lane; c < p->a.head_dim; c += 32) x = fmaf(shared->query[c], load(k, c), x);

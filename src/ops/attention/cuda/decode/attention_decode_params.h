@@ -22,6 +22,8 @@ struct attention_decode_params {
     struct attention_tensor k_cache, v_cache; // batch: from page to page
     const int *cache_seqlens, *page_table;    // page_table 0: sequence b has page b
     long long cache_seqlens_stride, page_table_stride[2];
+    const int *leftpad_k; // 0: keys start in row 0
+    long long leftpad_stride;
     long long num_pages, page_size, capacity;
     const float *cos, *sin; // 0: no rotation
     long long cos_stride, sin_stride, num_angles;
