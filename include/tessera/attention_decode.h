@@ -44,10 +44,13 @@ extern "C" {
 //           appends nothing. In slots, with cache_batch_idx (batch) instead of page_table: k_cache (num_slots, capacity,
 //           num_heads_kv, head_dim), v_cache likewise; sequence b has slot cache_batch_idx[b]. Sequences may share a
 //           slot to which the call appends nothing.
+// Norm      q_norm, k_norm, each for itself: before the rotation each head x of q or of k_new becomes
+//           x / sqrt(mean(x^2) + norm_eps) weight, in fp32. norm_eps: 1e-6 unless has_norm_eps; 0 or more. With
+//           zero_centered_weight the factor is 1 + weight. Keys in the cache are normalised already.
 // RoPE      cos, sin (num_positions, rotary_dim / 2), both or none: in q and k_new the first rotary_dim elements of
 //           each head are rotated in pairs (i, i + rotary_dim / 2), or (2i, 2i + 1) where interleaved is set. Query i
-//           has position d, key j position j. The rotated key is rounded to the cache's dtype
-//           before queries attend to it; the rotated query is not rounded.
+//           has position d, key j position j. The normalised and rotated key is rounded once, to the cache's
+//           dtype, before queries attend to it; the normalised and rotated query is not rounded.
 // alibi_slopes (num_heads_q) or (batch, num_heads_q). sinks (num_heads_q): a further logit in every denominator,
 //           without a value; as tessera/attention.h where they are not finite.
 // mask      TSR_MASK_NONE or TSR_MASK_CAUSAL. softmax_scale, softcap, windows: as tessera/attention.h.
@@ -56,7 +59,7 @@ extern "C" {
 // Strides   1 in the last dimension of floating-point tensors, else any. Elements of an output or a cache must not
 //           overlap. A cache whose heads lie side by side in a row is read fastest.
 // Dtypes    q, k_new, v_new, k_cache, v_cache, out alike: f32, bf16, f16. cos, sin, lse f32.
-//           alibi_slopes, sinks: f32 or q's dtype, each for itself. cu_seqlens_q, cache_seqlens, page_table,
+//           alibi_slopes, sinks, q_norm, k_norm: f32 or q's dtype, each for itself. cu_seqlens_q, cache_seqlens, page_table,
 //           cache_batch_idx, leftpad_k int32. On "reference" f64 throughout.
 // Aliasing  k_cache and v_cache (in and out), out and lse overlap nothing. Only rows of the cache that the call appends
 //           are written.
@@ -72,8 +75,9 @@ extern "C" {
 // Sees nothing  a row that sees no key has out 0 and lse -inf (with sinks: the sink).
 // NaN       A NaN in a key or value that a query does not see, beyond a sequence's length or on unused pages,
 //           never reaches its output.
-// Numerics  as tessera/attention.h. Rotation adds to the error of a score 16 u softmax_scale |q||k|, and the cache's unit
-//           roundoff for keys rotated in this call. The capacity, or max_seqlen_k where that is less, determines how
+// Numerics  as tessera/attention.h. Rotation adds to the error of a score 16 u softmax_scale |q||k|, each norm
+//           (12 + 2 sqrt(head_dim)) u softmax_scale |q||k|, both with the cache's unit roundoff for keys that this call
+//           changes. Squares that fp32 does not hold are summed in double. The capacity, or max_seqlen_k where that is less, determines how
 //           keys are split: results are bitwise repeatable for any number of threads, and a sequence's result does not
 //           depend on the others of the call. On CUDA the split also depends on the card and on the number of sequences
 //           and heads of the call, and is the same in every run; under TSR_BATCH_INVARIANT it depends on neither number.
@@ -111,6 +115,11 @@ typedef struct tsr_attention_decode_args {
     tsr_tensor num_errors;      // out () or (1), int32, optional
     tsr_tensor cache_batch_idx; // in  (batch), slots of the cache, optional
     tsr_tensor leftpad_k;       // in  (batch), rows of the cache before the first key, optional
+    tsr_tensor q_norm;          // in  (head_dim), optional
+    tsr_tensor k_norm;          // in  (head_dim), optional
+    float norm_eps;
+    int32_t has_norm_eps;
+    int32_t zero_centered_weight;
 } tsr_attention_decode_args;
 
 #define TSR_ATTENTION_DECODE_ARGS(...)                                                             \

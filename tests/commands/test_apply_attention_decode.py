@@ -44,7 +44,14 @@ def attend(q, k, v, mask="causal", left=None, softcap=0, sinks=None):
     return np.einsum("hij,jhd->ihd", np.exp(s - lse[..., None]), v), lse
 
 
-def decode(t, interleaved=False, **options):
+def normalise(x, t, name, eps=1e-6, offset=0):
+    """RMSNorm of each head, if the file has its weight."""
+    if name not in t:
+        return x
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * (wide(t[name]) + offset)
+
+
+def decode(t, interleaved=False, norm={}, **options):
     """All outputs for the file's tensors, sequence by sequence."""
     packed, paged = "cu_seqlens_q" in t, "page_table" in t
     dtype = t["q"].dtype
@@ -53,7 +60,7 @@ def decode(t, interleaved=False, **options):
     lse = np.zeros(tuple(np.moveaxis(out[..., 0], -1, -2).shape))
     for b, old in enumerate(t["cache_seqlens"]):
         rows = slice(t["cu_seqlens_q"][b], t["cu_seqlens_q"][b + 1]) if packed else b
-        q = wide(t["q"][rows])
+        q = normalise(wide(t["q"][rows]), t, "q_norm", **norm)
         total = old + len(q) if "k_new" in t else old
         slot = t["cache_batch_idx"][b] if "cache_batch_idx" in t else b
         pad = t["leftpad_k"][b] if "leftpad_k" in t else 0
@@ -64,7 +71,7 @@ def decode(t, interleaved=False, **options):
             angles = (wide(t["cos"]), wide(t["sin"]), interleaved)
             q = rotate(q, np.arange(total - len(q), total), *angles)
         if "k_new" in t:
-            k_new = wide(t["k_new"][rows])
+            k_new = normalise(wide(t["k_new"][rows]), t, "k_norm", **norm)
             if "cos" in t:
                 k_new = rotate(k_new, np.arange(old, total), *angles)
             for place, k, v in zip(places[old:], k_new, t["v_new"][rows]):
@@ -131,6 +138,18 @@ def test_slots(apply, refuse, sq):
     agree(apply("attention-decode", tensors, "--mask", "causal"), decode(tensors), "f32")
     bad = tensors | {"cache_batch_idx": np.array([3, 5, 4], np.int32)}
     refuse("attention-decode", bad, words=["cache_batch_idx[1]", "5"])
+
+
+@pytest.mark.parametrize("names", [("q_norm", "k_norm"), ("q_norm",), ("k_norm",)])
+@pytest.mark.parametrize("dtype", MAIN)
+def test_norms(apply, dtype, names):
+    tensors = tensors_of(dtype, sq=3, rope=dtype == "f32") | {n: draw(n, (40,), dtype) for n in names}
+    rounded = 1 if dtype == "f32" or "k_norm" not in names else 3  # keys are rounded here twice
+    for option, norm in ((), {}), (("--zero-centered-weight", "--norm-eps", 0.01), {"eps": 0.01, "offset": 1}):
+        got, expected = apply("attention-decode", tensors, "--mask", "causal", *option), decode(tensors, norm=norm)
+        for name, value in expected.items():
+            bound = 0 if name == "v_cache" else rounded * ERROR[dtype] * (1 + np.abs(value).max())
+            check(got[name], value, bound, "f32" if name == "lse" else dtype)
 
 
 @pytest.mark.parametrize("page_size", [None, 16])

@@ -66,6 +66,11 @@ const struct args_field attention_decode_fields[] = {
     OUT_OPTIONAL(num_errors, "|||", 'i'),
     IN_OPTIONAL(cache_batch_idx, "b|b||", 'i'),
     IN_OPTIONAL(leftpad_k, "b", 'i'),
+    IN_OPTIONAL(q_norm, "d", 'w'),
+    IN_OPTIONAL(k_norm, "d", 'w'),
+    FLOAT(norm_eps),
+    INT32(has_norm_eps, NULL),
+    INT32(zero_centered_weight, NULL),
     {NULL},
 };
 #undef ARGS

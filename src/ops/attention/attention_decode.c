@@ -166,6 +166,31 @@ static tsr_status check_rotation(tsr_attention_decode_args *args,
     return TSR_OK;
 }
 
+static tsr_status check_weight(const char *field, tsr_tensor *t,
+                               const struct attention_decode_problem *p,
+                               struct attention_decode_weight *weight) {
+    if (!tsri_is_present(t)) return TSR_OK;
+    TSRI_TRY(tsri_check_tensor(op, field, t, TSRI_IN));
+    TSRI_TRY(attention_check_small_dtype(op, field, t, p->a.dtype));
+    if (t->ndim != 1 || t->shape[0] != p->a.head_dim) return fail_shape(field, t, "(head_dim,)");
+    if (t->stride[0] != 1)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.stride[0] is %lld, expected 1", op, field,
+                         (long long)t->stride[0]);
+    *weight = (struct attention_decode_weight){t->data, t->dtype};
+    return TSR_OK;
+}
+
+static tsr_status check_norms(tsr_attention_decode_args *args, struct attention_decode_problem *p) {
+    TSRI_TRY(check_weight("q_norm", &args->q_norm, p, &p->q_norm));
+    TSRI_TRY(check_weight("k_norm", &args->k_norm, p, &p->k_norm));
+    TSRI_TRY(tsri_check_flag(op, "norm_eps", args->has_norm_eps, (double)args->norm_eps, true));
+    p->norm_eps = args->has_norm_eps ? (double)args->norm_eps : 1e-6;
+    p->norm_offset = args->zero_centered_weight != 0 ? 1 : 0;
+    if (p->norm_eps >= 0 && p->norm_eps <= 3.5e38) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT,
+                     "%s: norm_eps is %g, expected a finite number, 0 or more", op, p->norm_eps);
+}
+
 // No output overlaps an input or another output.
 static tsr_status check_overlaps(const tsr_attention_decode_args *args) {
     const struct {
@@ -183,6 +208,8 @@ static tsr_status check_overlaps(const tsr_attention_decode_args *args) {
                {"page_table", &args->page_table},
                {"cache_batch_idx", &args->cache_batch_idx},
                {"leftpad_k", &args->leftpad_k},
+               {"q_norm", &args->q_norm},
+               {"k_norm", &args->k_norm},
                {"cu_seqlens_q", &args->cu_seqlens_q},
                {"cos", &args->cos},
                {"sin", &args->sin},
@@ -243,6 +270,7 @@ static tsr_status check(const tsr_context *ctx, const tsr_attention_decode_args 
     if (tsri_is_present(&args->lse)) TSRI_TRY(attention_check_lse(op, &args->lse, TSRI_OUT, a));
     TSRI_TRY(check_cache(args, p));
     TSRI_TRY(check_rotation(args, p));
+    TSRI_TRY(check_norms(args, p));
     TSRI_TRY(attention_check_scores(&fields, a));
     if (a->mask == TSR_MASK_CAUSAL_TOP_LEFT)
         return tsri_fail(TSR_INVALID_ARGUMENT,

@@ -8,6 +8,12 @@
 
 #include "ops/attention/attention_problem.h"
 
+// The weight of a norm over a head, contiguous.
+struct attention_decode_weight {
+    const char *data;
+    tsr_dtype dtype;
+};
+
 struct attention_decode_problem {
     // q, out, lse, slopes, sinks, mask, scale; k and v are k_new and v_new (data NULL: absent). Its keys are
     // the new ones: the lengths of decode come from attention_decode_sequence_at.
@@ -23,6 +29,8 @@ struct attention_decode_problem {
     struct tsri_rows cos, sin;              // data NULL: no rotation
     int64_t rotary_dim;
     bool is_interleaved;
+    struct attention_decode_weight q_norm, k_norm; // data NULL: no norm
+    double norm_eps, norm_offset;                  // norm_offset: 0, or 1 where weights are zero-centred
     int32_t *num_errors; // NULL: errors are not counted
 };
 

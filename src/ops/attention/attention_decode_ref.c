@@ -5,21 +5,39 @@
 #include "core/core_dtype.h"
 #include "ops/attention/attention_decode_problem.h"
 
-// ---- RoPE -------------------------------------------------------------------------------------
+// ---- Norm and RoPE ----------------------------------------------------------------------------
+
+static void normalise(const struct attention_decode_problem *p,
+                      const struct attention_decode_weight *weight, double *x) {
+    double squares = 0;
+    for (int64_t c = 0; c < p->a.head_dim; c++) squares += x[c] * x[c];
+    double rstd = 1 / sqrt(squares / (double)p->a.head_dim + p->norm_eps);
+    for (int64_t c = 0; c < p->a.head_dim; c++)
+        x[c] *= rstd * (tsri_load(weight->dtype, weight->data, c) + p->norm_offset);
+}
 
 // Element c of a head after rotation at a position.
-static double rotated(const struct attention_decode_problem *p, const void *x, int64_t c,
+static double rotated(const struct attention_decode_problem *p, const double *x, int64_t c,
                       int64_t position) {
-    tsr_dtype dtype = p->a.dtype;
-    if (p->cos.data == NULL || c >= p->rotary_dim) return tsri_load(dtype, x, c);
+    if (p->cos.data == NULL || c >= p->rotary_dim) return x[c];
     int64_t half = p->rotary_dim / 2, i = p->is_interleaved ? c / 2 : c % half;
     bool is_second = p->is_interleaved ? c % 2 == 1 : c >= half;
     int64_t other = p->is_interleaved ? c ^ 1 : is_second ? c - half : c + half;
     int64_t angle = attention_decode_angle(p, position);
     double cosine = tsri_load(p->cos.dtype, tsri_row(&p->cos, angle), i);
     double sine = tsri_load(p->sin.dtype, tsri_row(&p->sin, angle), i);
-    double own = tsri_load(dtype, x, c) * cosine, turn = tsri_load(dtype, x, other) * sine;
+    double own = x[c] * cosine, turn = x[other] * sine;
     return is_second ? own + turn : own - turn;
+}
+
+// A head of q or k_new as scores need it: normalised, then rotated.
+static void load_head(const struct attention_decode_problem *p,
+                      const struct attention_decode_weight *weight, const void *from,
+                      int64_t position, double *head) {
+    double x[ATTENTION_MAX_HEAD_DIM];
+    for (int64_t c = 0; c < p->a.head_dim; c++) x[c] = tsri_load(p->a.dtype, from, c);
+    if (weight->data != NULL) normalise(p, weight, x);
+    for (int64_t c = 0; c < p->a.head_dim; c++) head[c] = rotated(p, x, c, position);
 }
 
 static void append(const struct attention_decode_problem *p,
@@ -35,9 +53,10 @@ static void append(const struct attention_decode_problem *p,
         for (int64_t h = 0; h < p->a.num_heads_kv; h++) {
             const void *k_new = attention_at(&p->a.k, seq->batch, seq->s.q_first + t, h);
             const void *v_new = attention_at(&p->a.v, seq->batch, seq->s.q_first + t, h);
+            double key[ATTENTION_MAX_HEAD_DIM];
+            load_head(p, &p->k_norm, k_new, position, key);
             for (int64_t c = 0; c < p->a.head_dim; c++)
-                tsr_store(p->a.dtype, k + h * p->k_cache.head * element, c,
-                          rotated(p, k_new, c, position));
+                tsr_store(p->a.dtype, k + h * p->k_cache.head * element, c, key[c]);
             for (int64_t c = 0; c < p->a.head_dim_v; c++)
                 tsr_store(p->a.dtype, v + h * p->v_cache.head * element, c,
                           tsri_load(p->a.dtype, v_new, c));
@@ -54,7 +73,7 @@ static const void *cached(const struct attention_decode_problem *p,
            head * cache->head * (int64_t)tsr_dtype_bytes(cache->dtype);
 }
 
-// q: after rotation.
+// q: normalised and rotated.
 static double score(const struct attention_decode_problem *p,
                     const struct attention_decode_sequence *seq, const double *q, int64_t i,
                     int64_t head, int64_t j) {
@@ -80,8 +99,8 @@ static void attend(const struct attention_decode_problem *p,
     double q[ATTENTION_MAX_HEAD_DIM], v[ATTENTION_MAX_HEAD_DIM], o[ATTENTION_MAX_HEAD_DIM] = {0};
     int64_t row = seq->s.q_first + i, kv_head = head / (a->num_heads_q / a->num_heads_kv);
     if (max > -INFINITY) sum = 1;
-    for (int64_t c = 0; c < a->head_dim && keys.begin < keys.end; c++)
-        q[c] = rotated(p, attention_at(&a->q, seq->batch, row, head), c, i + seq->s.shift);
+    if (keys.begin < keys.end)
+        load_head(p, &p->q_norm, attention_at(&a->q, seq->batch, row, head), i + seq->s.shift, q);
     for (int64_t j = keys.begin; j < keys.end; j++) { // online, so that no scores are kept
         double s = score(p, seq, q, i, head, j), top = fmax(max, s);
         if (s == -INFINITY) continue;

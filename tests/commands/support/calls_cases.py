@@ -21,7 +21,7 @@ INDICES = {"cu_seqlens_q", "cu_seqlens_k", "seqused_k", "cache_seqlens", "page_t
            "offsets", "counts", "a_rows", "dc_rows", "topk_ids", "tokens_per_expert", "num_nan_rows", "row_tokens",
            "token_rows", "num_dropped", "x_rows"}
 # The main dtype or f32.
-SMALL = {"bias", "bias_up", "alibi_slopes", "sinks", "b_qkv", "b_out", "grad", "router", "logits_bias", "b_gate", "b_up", "b_down"}
+SMALL = {"bias", "bias_up", "alibi_slopes", "sinks", "b_qkv", "b_out", "grad", "router", "logits_bias", "b_gate", "b_up", "b_down", "q_norm", "k_norm"}
 SMALL_OF = {("layernorm", "weight"), ("rmsnorm", "weight"), ("matmul", "residual"), ("moe_combine", "residual")}
 TOGETHER = [("k_new", "v_new"), ("cos", "sin"), ("cu_seqlens_q", "cu_seqlens_k"), ("tokens_per_expert", "dload_balance_loss")]
 # Optional outputs that are no gradient dX of an X, and the tensor that they come with.
@@ -275,6 +275,7 @@ SCALARS = {
     "transpose_a": (lambda r, s: 1, None), "transpose_b": (lambda r, s: 1, None), "accumulate": (lambda r, s: 1, None),
     "fast_accumulate": (lambda r, s: 1, None), "math": (lambda r, s: r.randint(0, 2), None),
     "alpha": (lambda r, s: r.uniform(-2, 2), None), "scale": (lambda r, s: r.uniform(-2, 2), None),
+    "norm_eps": (lambda r, s: r.uniform(1e-6, 1), -1.0), "zero_centered_weight": (lambda r, s: 1, None),
     "eps": (lambda r, s: r.uniform(1e-6, 1), -1.0), "label_smoothing": (lambda r, s: r.uniform(0, 0.9), 1.0),
     "ignore_index": (lambda r, s: r.randint(-3, 9), None),
     "padding_id": (lambda r, s: r.randint(0, max(s["vocab"] - 1, 0)), -2),

@@ -227,6 +227,88 @@ static void padding_that_does_not_fit(void **state) {
     assert_ok(tsr_attention_decode(ctx, &args));
 }
 
+// ---- Norms ------------------------------------------------------------------------------------
+
+static struct {
+    float q[BATCH][TOKENS][HEADS][DIM], k_new[BATCH][TOKENS][KV_HEADS][DIM];
+    float q_weight[DIM], k_weight[DIM], q_rest[DIM], k_rest[DIM]; // rest: weight - 1
+} normed;
+
+static void normalise(float *x, int64_t num_rows, float *y, float *weight) {
+    assert_ok(tsr_rmsnorm_forward(
+        ctx, &TSR_RMSNORM_FORWARD_ARGS(.x = TSR_TENSOR(x, TSR_F32, num_rows, DIM),
+                                       .y = TSR_TENSOR(y, TSR_F32, num_rows, DIM),
+                                       .weight = TSR_TENSOR(weight, TSR_F32, DIM), .eps = 1e-3f,
+                                       .has_eps = 1)));
+}
+
+static void norms_are_as_rmsnorm_before(void **state) {
+    (void)state;
+    uint64_t seed = 3;
+    for (int c = 0; c < DIM; c++) {
+        normed.q_rest[c] = test_float(&seed);
+        normed.k_rest[c] = test_float(&seed);
+        normed.q_weight[c] = 1 + normed.q_rest[c];
+        normed.k_weight[c] = 1 + normed.k_rest[c];
+    }
+    normalise(&w.q[0][0][0][0], BATCH * TOKENS * HEADS, &normed.q[0][0][0][0], normed.q_weight);
+    normalise(&w.k_new[0][0][0][0], BATCH * TOKENS * KV_HEADS, &normed.k_new[0][0][0][0],
+              normed.k_weight);
+    for (int v = 0; v < COUNT(variants); v++)
+        for (int num = 1; num <= TOKENS; num += TOKENS - 1)
+            for (int which = 1; which < 8; which++) { // q_norm, k_norm, zero_centered_weight
+                const bool has_q = which & 1, has_k = which & 2, is_rest = which & 4;
+                fill_caches(mixed);
+                tsr_attention_decode_args args = call_of(0, BATCH, 0, num, 0, false);
+                if (has_q) args.q.data = normed.q;
+                if (has_k) args.k_new.data = normed.k_new;
+                run(args, variants[v], 0);
+                fill_caches(mixed);
+                args = call_of(0, BATCH, 0, num, 0, false);
+                if (has_q)
+                    args.q_norm =
+                        TSR_TENSOR(is_rest ? normed.q_rest : normed.q_weight, TSR_F32, DIM);
+                if (has_k)
+                    args.k_norm =
+                        TSR_TENSOR(is_rest ? normed.k_rest : normed.k_weight, TSR_F32, DIM);
+                args.norm_eps = 1e-3f;
+                args.has_norm_eps = 1;
+                args.zero_centered_weight = is_rest;
+                run(args, variants[v], 1);
+                const float *a = &w.out[0][0][0][0][0], *b = &w.out[1][0][0][0][0];
+                for (int i = 0; i < (int)(sizeof w.out[0] / sizeof *a); i++)
+                    if (!(fabsf(a[i] - b[i]) <= 1e-5f))
+                        fail_msg("element %d is %g and %g", i, (double)a[i], (double)b[i]);
+            }
+}
+
+static void norms_that_do_not_fit(void **state) {
+    (void)state;
+    fill_caches(mixed);
+    tsr_attention_decode_args good = call_of(0, BATCH, 0, 1, 0, false);
+    good.q_norm = TSR_TENSOR(normed.q_weight, TSR_F32, DIM);
+    good.k_norm = TSR_TENSOR(normed.k_weight, TSR_F32, DIM);
+#define REFUSED(field, value, ...)                                                                 \
+    do {                                                                                           \
+        tsr_attention_decode_args args = good;                                                     \
+        args.field = (value);                                                                      \
+        assert_status(tsr_attention_decode(ctx, &args), TSR_INVALID_ARGUMENT, "attention_decode",  \
+                      __VA_ARGS__);                                                                \
+    } while (0)
+    REFUSED(q_norm.shape[0], DIM - 1, "q_norm", "shape");
+    REFUSED(k_norm.ndim, 0, "k_norm", "shape");
+    REFUSED(k_norm.dtype, TSR_BF16, "k_norm.dtype", "bf16");
+    REFUSED(q_norm.stride[0], 2, "q_norm.stride");
+    REFUSED(k_norm.data, w.out, "out", "k_norm");
+    REFUSED(norm_eps, 1e-5f, "norm_eps", "has_norm_eps");
+    good.has_norm_eps = 1;
+    REFUSED(norm_eps, -1e-5f, "norm_eps");
+    REFUSED(norm_eps, NAN, "norm_eps");
+    REFUSED(norm_eps, INFINITY, "norm_eps");
+#undef REFUSED
+    assert_ok(tsr_attention_decode(ctx, &good));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slots_are_as_one_piece),
@@ -235,6 +317,8 @@ int main(void) {
         cmocka_unit_test(slots_that_do_not_fit),
         cmocka_unit_test(padding_changes_no_bit),
         cmocka_unit_test(padding_that_does_not_fit),
+        cmocka_unit_test(norms_are_as_rmsnorm_before),
+        cmocka_unit_test(norms_that_do_not_fit),
     };
     return cmocka_run_group_tests_name("attention_decode forms", tests, setup, teardown);
 }

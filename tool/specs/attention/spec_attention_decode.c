@@ -33,8 +33,12 @@ static const struct param_spec params[] = {
      PARAM_FLOAT},
     {"max_seqlen_q", "packed: new tokens of a sequence that count; 0: all", PARAM_INT, 0, NULL},
     {"max_seqlen_k", "keys of a sequence that count; 0: all", PARAM_INT, 0, NULL},
+    {"norm_eps", "added to the mean of squares by q_norm and k_norm", PARAM_REAL, 1e-6, NULL,
+     PARAM_FLOAT},
+    {"zero_centered_weight", "q_norm and k_norm are weights minus 1", PARAM_FLAG, 0, NULL},
     {0},
 };
+static const double standard_eps = 1e-6; // the library's
 
 static const struct slot_spec slots[] = {
     {"cu_seqlens_q", SLOT_IN, SLOT_I32, true, NULL, false},
@@ -47,6 +51,8 @@ static const struct slot_spec slots[] = {
     {"v_new", SLOT_IN, SLOT_MAIN, true, NULL, false},
     {"cos", SLOT_IN, SLOT_F32, true, NULL, false},
     {"sin", SLOT_IN, SLOT_F32, true, NULL, false},
+    {"q_norm", SLOT_IN, SLOT_SMALL, true, NULL, false},
+    {"k_norm", SLOT_IN, SLOT_SMALL, true, NULL, false},
     {"alibi_slopes", SLOT_IN, SLOT_SMALL, true, NULL, false},
     {"sinks", SLOT_IN, SLOT_SMALL, true, NULL, false},
     {"k_cache", SLOT_INOUT, SLOT_MAIN, false, NULL, false},
@@ -77,6 +83,8 @@ static int slot_shape(const struct op_case *c, int slot, int64_t *shape) {
         shape[0] = n.num_positions;
         shape[1] = n.rotary_dim / 2;
         return 2;
+    case DEC_Q_NORM:
+    case DEC_K_NORM: shape[0] = n.head_dim; return 1;
     case DEC_SLOPES:
     case DEC_SINKS:
         if (slot == DEC_SLOPES && c->param[DEC_ALIBI_BATCH] != 0) shape[ndim++] = n.batch;
@@ -147,6 +155,7 @@ static int64_t longest_q(const struct op_case *c) {
 static tsr_status call(tsr_context *ctx, const struct op_case *c, const char *variant,
                        void *workspace, size_t given_bytes, size_t *workspace_bytes) {
     const double *p = c->param;
+    bool has_eps = p[DEC_NORM_EPS] != standard_eps; // else the library's default is tested
     tsr_attention_decode_args args = TSR_ATTENTION_DECODE_ARGS(
             .flags = c->flags, .variant = variant, .workspace = workspace,
             .workspace_bytes = given_bytes, .q = c->tensor[DEC_Q], .k_new = c->tensor[DEC_K_NEW],
@@ -162,7 +171,9 @@ static tsr_status call(tsr_context *ctx, const struct op_case *c, const char *va
             .has_window_right = p[DEC_WINDOW_RIGHT] != -1,
             .window_left = (int64_t)p[DEC_WINDOW_LEFT],
             .window_right = (int64_t)p[DEC_WINDOW_RIGHT], .max_seqlen_q = longest_q(c),
-            .max_seqlen_k = (int64_t)p[DEC_MAX_SEQLEN_K]);
+            .max_seqlen_k = (int64_t)p[DEC_MAX_SEQLEN_K], .q_norm = c->tensor[DEC_Q_NORM],
+            .k_norm = c->tensor[DEC_K_NORM], .norm_eps = has_eps ? (float)p[DEC_NORM_EPS] : 0,
+            .has_norm_eps = has_eps, .zero_centered_weight = p[DEC_ZERO_CENTERED] != 0);
     return workspace_bytes != NULL ? tsr_attention_decode_prepare(ctx, &args, workspace_bytes)
                                    : tsr_attention_decode(ctx, &args);
 }

@@ -19,6 +19,8 @@ enum decode_slot {
     DEC_V_NEW,
     DEC_COS,
     DEC_SIN,
+    DEC_Q_NORM,
+    DEC_K_NORM,
     DEC_SLOPES,
     DEC_SINKS,
     DEC_K_CACHE,
@@ -50,7 +52,9 @@ enum decode_param {
     DEC_SOFTMAX_SCALE,
     DEC_SOFTCAP,
     DEC_MAX_SEQLEN_Q, // 0: seqlen_q
-    DEC_MAX_SEQLEN_K  // 0: all keys
+    DEC_MAX_SEQLEN_K, // 0: all keys
+    DEC_NORM_EPS,
+    DEC_ZERO_CENTERED
 };
 
 struct decode_sizes {

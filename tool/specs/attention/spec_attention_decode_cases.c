@@ -66,6 +66,11 @@ void decode_randomize(struct rng *rng, struct op_case *c) {
     is_present[DEC_SLOPES] = rng_chance(rng, 0.25);
     is_present[DEC_SINKS] = rng_chance(rng, 0.25);
     is_present[DEC_LSE] = rng_chance(rng, 0.7);
+    static const double epses[] = {1e-5, 0.1, 1e-12};
+    is_present[DEC_Q_NORM] = rng_chance(rng, 0.25);
+    is_present[DEC_K_NORM] = is_present[DEC_K_NEW] && rng_chance(rng, 0.25);
+    if (rng_chance(rng, 0.5)) p[DEC_NORM_EPS] = epses[rng_int(rng, 0, 2)];
+    p[DEC_ZERO_CENTERED] = rng_chance(rng, 0.4);
     int64_t half = (int64_t)p[DEC_HEAD_DIM] / 2;
     if (rng_chance(rng, 0.4) && half > 0) p[DEC_ROTARY_DIM] = 2 * (double)rng_int(rng, 1, half);
     p[DEC_ALIBI_BATCH] = rng_chance(rng, 0.3);
@@ -210,12 +215,15 @@ static double draw(struct rng *rng, const struct op_case *c, int slot, enum edge
     double x = rng_normal(rng);
     bool is_vector = slot == DEC_Q || slot == DEC_K_NEW || slot == DEC_V_NEW ||
                      slot == DEC_K_CACHE || slot == DEC_V_CACHE;
-    (void)c;
     if (slot == DEC_SLOPES) return rng_uniform(rng);
     if (slot == DEC_SINKS && fill == FILL_NEGATIVE_INFINITE) return x < 0.5 ? -INFINITY : x;
     if (!is_vector) return x;
     if (fill == FILL_NAN && slot != DEC_Q && rng_chance(rng, 0.0005)) return (double)NAN;
     if (fill == FILL_LARGE && slot == DEC_Q) return 40 * x;
+    // Squares that fp32 does not hold, of heads that are normalised.
+    bool is_normed = slot == DEC_Q || slot == DEC_K_NEW;
+    if (fill == FILL_HUGE && is_normed) return (c->dtype == TSR_F16 ? 1e4 : 1e37) * x;
+    if (fill == FILL_SPECIAL && is_normed) return (c->dtype == TSR_F16 ? 1e-6 : 1e-37) * x;
     return fill == FILL_ZERO && slot == DEC_Q ? 0 : x;
 }
 

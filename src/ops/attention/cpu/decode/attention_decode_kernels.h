@@ -17,6 +17,9 @@
 static inline int64_t attention_lane_floats(int64_t dims) { return (dims + 31) / 32 * 32; }
 
 struct attention_decode_kernels {
+    // RMSNorm of a row in place, x = x factor / sqrt(mean(x^2) + eps) (weight + offset); 0 < dims.
+    void (*normalise)(float *x, int64_t dims, const float *weight, float offset, float eps,
+                      float factor);
     // Rotates the first 2 half elements of a row by the angles of one position, in place.
     void (*rotate)(float *x, const float *cosine, const float *sine, int64_t half,
                    bool is_interleaved);

@@ -6,6 +6,8 @@
 // of about 28 in f32 and 14 in bf16.
 // Limit: a core that multiplies has fewer lines on their way.
 // Figures: docs/kernels/attention_decode.md.
+#include <math.h>
+
 #include "cpu/simd_pairs.h"
 #include "ops/attention/cpu/decode/attention_decode_kernels.h"
 
@@ -55,6 +57,40 @@ SIMD_INLINE void fetch_chunk(tsr_dtype dtype, const char *row, int64_t i) {
 }
 
 // ---- Rows -------------------------------------------------------------------------------------
+
+// For squares that fp32 does not hold. The square of any float is a normal number in double.
+static void normalise_wide(float *x, int64_t dims, const float *weight, float offset, float eps,
+                           float factor) {
+    double squares = 0;
+    for (int64_t i = 0; i < dims; i++) squares += (double)x[i] * (double)x[i];
+    double rstd = 1 / sqrt(squares / (double)dims + (double)eps);
+    for (int64_t i = 0; i < dims; i++)
+        x[i] = (float)((double)x[i] * rstd) * (weight[i] + offset) * factor;
+}
+
+static void normalise(float *x, int64_t dims, const float *weight, float offset, float eps,
+                      float factor) {
+    vf sum = vf_set1(0.0f);
+    int64_t i = 0;
+    for (; i + VL <= dims; i += VL) sum = vf_fma(vf_load(x + i), vf_load(x + i), sum);
+    if (i < dims) {
+        vf rest = vf_load_n(x + i, dims - i);
+        sum = vf_fma(rest, rest, sum);
+    }
+    float variance = vf_sum_one(sum) / (float)dims + eps;
+    if (!(variance >= 1e-30f && variance <= 1e37f)) {
+        normalise_wide(x, dims, weight, offset, eps, factor);
+        return;
+    }
+    vf rstd = vf_set1(1 / sqrtf(variance)), first = vf_set1(offset), scale = vf_set1(factor);
+    for (i = 0; i + VL <= dims; i += VL)
+        vf_store(x + i, vf_load(x + i) * rstd * (vf_load(weight + i) + first) * scale);
+    if (i < dims)
+        vf_store_n(x + i,
+                   vf_load_n(x + i, dims - i) * rstd *
+                       (vf_load_n(weight + i, dims - i) + first) * scale,
+                   dims - i);
+}
 
 static void rotate(float *x, const float *cosine, const float *sine, int64_t half,
                    bool is_interleaved) {
@@ -305,6 +341,7 @@ static void add_scaled(tsr_dtype dtype, const void *x, int64_t n, float factor, 
 }
 
 const struct attention_decode_kernels TSRI_KERNEL_TABLE(attention_decode) = {
+    .normalise = normalise,
     .rotate = rotate,
     .to_lanes = to_lanes,
     .from_lanes = from_lanes,

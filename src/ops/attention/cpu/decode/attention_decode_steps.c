@@ -47,9 +47,29 @@ struct attention_problem attention_decode_part(const struct attention_decode_pro
     return part;
 }
 
+// ---- Norm and rotation ------------------------------------------------------------------------
+
+// Loads a head of q or k_new: normalised, rotated at a position, times scale, in fp32.
+static void load_head(const struct attention_decode_work *w,
+                      const struct attention_decode_weight *norm, const void *x, int64_t position,
+                      float scale, float *head) {
+    const struct attention_decode_problem *p = w->p;
+    w->rows->load(p->a.dtype, x, p->a.head_dim, norm->data != NULL ? 1.0f : scale, head);
+    if (norm->data != NULL) {
+        float weight[ATTENTION_MAX_HEAD_DIM];
+        w->rows->load(norm->dtype, norm->data, p->a.head_dim, 1.0f, weight);
+        w->kernels->normalise(head, p->a.head_dim, weight, (float)p->norm_offset,
+                              (float)p->norm_eps, scale);
+    }
+    if (p->cos.data == NULL) return;
+    int64_t angle = attention_decode_angle(p, position);
+    w->kernels->rotate(head, tsri_row(&p->cos, angle), tsri_row(&p->sin, angle), p->rotary_dim / 2,
+                       p->is_interleaved);
+}
+
 // ---- Append -----------------------------------------------------------------------------------
 
-// Writes row t of k_new or v_new to its place in the cache, unchanged except that keys are rotated.
+// Writes row t of k_new or v_new to its place in the cache, unchanged except that keys are normalised and rotated.
 static void append_row(const struct attention_decode_work *w,
                        const struct attention_decode_sequence *seq, int64_t t, bool is_key) {
     const struct attention_decode_problem *p = w->p;
@@ -61,14 +81,13 @@ static void append_row(const struct attention_decode_work *w,
     for (int64_t h = 0; h < p->a.num_heads_kv; h++) {
         const void *x = attention_at(from, seq->batch, seq->s.q_first + t, h);
         char *y = row + h * cache->head * (int64_t)element;
-        memcpy(y, x, (size_t)dims * element);
-        if (!is_key || p->cos.data == NULL) continue;
-        float turned[ATTENTION_MAX_HEAD_DIM];
-        int64_t angle = attention_decode_angle(p, position);
-        w->rows->load(p->a.dtype, x, p->rotary_dim, 1.0f, turned);
-        w->kernels->rotate(turned, tsri_row(&p->cos, angle), tsri_row(&p->sin, angle),
-                           p->rotary_dim / 2, p->is_interleaved);
-        w->rows->store(p->a.dtype, turned, p->rotary_dim, 1.0f, y);
+        if (!is_key || (p->cos.data == NULL && p->k_norm.data == NULL)) {
+            memcpy(y, x, (size_t)dims * element);
+            continue;
+        }
+        float key[ATTENTION_MAX_HEAD_DIM];
+        load_head(w, &p->k_norm, x, position, 1.0f, key);
+        w->rows->store(p->a.dtype, key, dims, 1.0f, y);
     }
 }
 
@@ -103,12 +122,8 @@ void attention_decode_load_q(const struct attention_decode_work *w,
                              const struct attention_decode_sequence *seq, int64_t i, int64_t head,
                              float *q) {
     const struct attention_decode_problem *p = w->p;
-    w->rows->load(p->a.dtype, attention_at(&p->a.q, seq->batch, seq->s.q_first + i, head),
-                  p->a.head_dim, (float)p->a.softmax_scale, q);
-    if (p->cos.data == NULL) return;
-    int64_t angle = attention_decode_angle(p, i + seq->s.shift);
-    w->kernels->rotate(q, tsri_row(&p->cos, angle), tsri_row(&p->sin, angle), p->rotary_dim / 2,
-                       p->is_interleaved);
+    load_head(w, &p->q_norm, attention_at(&p->a.q, seq->batch, seq->s.q_first + i, head),
+              i + seq->s.shift, (float)p->a.softmax_scale, q);
 }
 
 // ---- Softmax ----------------------------------------------------------------------------------

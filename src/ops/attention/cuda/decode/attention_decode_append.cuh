@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes new rows into the caches, by a whole block: keys are rotated and rounded. Rows that do not fit, or have no page, are
+// Writes new rows into the caches, by a whole block: keys are normalised, rotated and rounded. Rows that do not fit, or have no page, are
 // dropped.
 #ifndef TSRI_ATTENTION_DECODE_APPEND_CUH
 #define TSRI_ATTENTION_DECODE_APPEND_CUH
 
-#include "cuda/device/any_dtype.cuh"
 #include "ops/attention/cuda/decode/attention_decode_device.cuh"
 
 // The page of a row of a sequence, which may be beyond the attended keys, and the row there; -1: none.
@@ -25,20 +24,23 @@ DEVICE void append_row(const struct attention_decode_params *p, const struct att
     long long angle = p->cos != 0 ? decode_angle(p, position) : 0;
     int dims = p->a.head_dim, dims_v = p->a.head_dim_v;
     if (page < 0) return;
-    for (int i = threadIdx.x; i < num_heads * dims; i += blockDim.x) {
-        int c, head = first_head + decode_divide(i, dims, &c), partner = decode_partner(p, c);
+    for (int head = first_head; head < first_head + num_heads; head++) {
         long long from = attention_at(&p->a.k, batch, s->q_first + t, head);
         long long to = page * p->k_cache.batch + row * p->k_cache.seq + head * p->k_cache.head;
-        float x = load_any(p->a.k.data, from + c, p->dtype);
-        if (partner != c)
-            x = decode_turned(p, c, x, load_any(p->a.k.data, from + partner, p->dtype), angle);
-        store_any(p->k_cache.data, to + c, x, p->dtype);
-    }
-    for (int i = threadIdx.x; i < num_heads * dims_v; i += blockDim.x) {
-        int c, head = first_head + decode_divide(i, dims_v, &c);
-        long long from = attention_at(&p->a.v, batch, s->q_first + t, head);
-        long long to = page * p->v_cache.batch + row * p->v_cache.seq + head * p->v_cache.head;
-        store_any(p->v_cache.data, to + c, load_any(p->a.v.data, from + c, p->dtype), p->dtype);
+        const struct decode_norm norm = decode_norm_of(p, &p->k_norm, p->a.k.data, from);
+        for (int c = threadIdx.x; c < dims; c += blockDim.x) {
+            int partner = decode_partner(p, c);
+            float x = decode_normed(p, &norm, c, load_any(p->a.k.data, from + c, p->dtype));
+            if (partner != c) {
+                float other = load_any(p->a.k.data, from + partner, p->dtype);
+                x = decode_turned(p, c, x, decode_normed(p, &norm, partner, other), angle);
+            }
+            store_any(p->k_cache.data, to + c, x, p->dtype);
+        }
+        from = attention_at(&p->a.v, batch, s->q_first + t, head);
+        to = page * p->v_cache.batch + row * p->v_cache.seq + head * p->v_cache.head;
+        for (int c = threadIdx.x; c < dims_v; c += blockDim.x)
+            store_any(p->v_cache.data, to + c, load_any(p->a.v.data, from + c, p->dtype), p->dtype);
     }
 }
 

@@ -192,6 +192,11 @@ static bool is_cache_aligned(const struct attention_decode_problem *p,
            (p->num_pages <= 1 || cache->batch * bytes % 16 == 0);
 }
 
+static struct attention_head_values norm_of(const struct attention_decode_weight *weight) {
+    return (struct attention_head_values){.data = (void *)(uintptr_t)weight->data,
+                                          .is_f32 = weight->dtype == TSR_F32};
+}
+
 static struct attention_decode_params params_of(const struct attention_decode_problem *p) {
     return (struct attention_decode_params){
         .a = attention_cuda_params(&p->a),
@@ -213,6 +218,11 @@ static struct attention_decode_params params_of(const struct attention_decode_pr
         .num_angles = p->cos.rows,
         .rotary_dim = (int)p->rotary_dim,
         .is_interleaved = p->is_interleaved,
+        .q_norm = norm_of(&p->q_norm),
+        .k_norm = norm_of(&p->k_norm),
+        .norm_eps = (float)p->norm_eps,
+        .norm_offset = (float)p->norm_offset,
+        .num_query_parts = p->cos.data != NULL || p->q_norm.data != NULL ? 3 : 1,
         .most_keys = (int)p->most_keys,
         .is_aligned = is_cache_aligned(p, &p->k_cache, p->a.head_dim) &&
                       is_cache_aligned(p, &p->v_cache, p->a.head_dim_v),

@@ -9,6 +9,7 @@
 #ifndef TSRI_ATTENTION_DECODE_DEVICE_CUH
 #define TSRI_ATTENTION_DECODE_DEVICE_CUH
 
+#include "cuda/device/any_dtype.cuh"
 #include "ops/attention/cuda/attention_device.cuh"
 #include "ops/attention/cuda/decode/attention_decode_params.h"
 
@@ -194,7 +195,7 @@ DEVICE struct decode_row decode_row_at(const struct attention_decode_params *p, 
     return at;
 }
 
-// ---- Rotation ---------------------------------------------------------------------------------
+// ---- Norm and rotation ------------------------------------------------------------------------
 
 DEVICE long long decode_angle(const struct attention_decode_params *p, long long position) {
     return clamp_long(position, 0, p->num_angles - 1);
@@ -218,12 +219,54 @@ DEVICE float decode_turned(const struct attention_decode_params *p, int c, float
     return own * cosine + (is_second ? partner * sine : -partner * sine);
 }
 
-// Column c of a query row whose first element is at `at`: rotated, not rounded.
-DEVICE float decode_query_element(const struct attention_decode_params *p, long long at, int c,
+// What normalises a row of head_dim elements of q or k_new, as two factors: their product alone may exceed fp32. For a whole warp.
+struct decode_norm {
+    const struct attention_head_values *weight; // its data 0: there is no norm
+    float first, second;
+};
+
+DEVICE struct decode_norm decode_norm_of(const struct attention_decode_params *p,
+                                         const struct attention_head_values *weight,
+                                         const void *data, long long at) {
+    struct decode_norm norm = {weight, 1, 1};
+    float squares = 0;
+    if (weight->data == 0) return norm;
+    for (int c = threadIdx.x % 32; c < p->a.head_dim; c += 32) {
+        float x = load_any(data, at + c, p->dtype);
+        squares = fmaf(x, x, squares);
+    }
+    for (int i = 16; i > 0; i /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, i);
+    float variance = squares / p->a.head_dim + p->norm_eps;
+    norm.first = 1 / sqrtf(variance);
+    if (variance >= 1e-30f && variance <= 1e37f) return norm;
+    double wide = 0; // rare: squares that fp32 does not hold
+    for (int c = 0; c < p->a.head_dim; c++) {
+        double x = load_any(data, at + c, p->dtype);
+        wide += x * x;
+    }
+    double rstd = rsqrt(wide / p->a.head_dim + p->norm_eps);
+    norm.second = rstd > 1 ? 0x1p64f : 0x1p-64f;
+    norm.first = (float)(rstd / norm.second);
+    return norm;
+}
+
+// Column c, whose element is x.
+DEVICE float decode_normed(const struct attention_decode_params *p, const struct decode_norm *norm,
+                           int c, float x) {
+    if (norm->weight->data == 0) return x;
+    float weight = load_any(norm->weight->data, c, norm->weight->is_f32 ? DTYPE_F32 : p->dtype);
+    return x * norm->first * norm->second * (weight + p->norm_offset);
+}
+
+// Column c of a query row whose first element is at `at`: normalised and rotated, not rounded.
+DEVICE float decode_query_element(const struct attention_decode_params *p,
+                                  const struct decode_norm *norm, long long at, int c,
                                   long long angle) {
     int partner = decode_partner(p, c);
-    float x = load(p->a.q.data, at + c);
-    return partner == c ? x : decode_turned(p, c, x, load(p->a.q.data, at + partner), angle);
+    float x = decode_normed(p, norm, c, load(p->a.q.data, at + c));
+    if (partner == c) return x;
+    float other = decode_normed(p, norm, partner, load(p->a.q.data, at + partner));
+    return decode_turned(p, c, x, other, angle);
 }
 
 // ---- Scores -----------------------------------------------------------------------------------

@@ -74,8 +74,9 @@ DEVICE void load_query(const struct attention_decode_params *p, const struct dec
     int query = decode_query_of(p, item, row), head = decode_head_of(p, item, row);
     long long at = attention_at(&p->a.q, item->batch, item->s.q_first + query, head);
     long long angle = p->cos != 0 ? decode_angle(p, query + item->s.shift) : 0;
+    const struct decode_norm norm = decode_norm_of(p, &p->q_norm, p->a.q.data, is_there ? at : 0);
     for (int c = lane; c < DIMS; c += 32) {
-        float x = is_there && c < p->a.head_dim ? decode_query_element(p, at, c, angle) : 0;
+        float x = is_there && c < p->a.head_dim ? decode_query_element(p, &norm, at, c, angle) : 0;
         shared->queries[row][c] = x * p->a.softmax_scale;
     }
     if (lane != 0) return;

@@ -6,7 +6,6 @@
 // Figures: docs/kernels/attention_decode.md.
 // The host defines
 //     DTYPE (2: what is of another dtype is known at run time)
-#include "cuda/device/any_dtype.cuh"
 #include "ops/attention/cuda/decode/attention_decode_device.cuh"
 
 #define WARPS 4

@@ -13,8 +13,8 @@
 
 // ---- Queries ----------------------------------------------------------------------------------
 
-// Stores a row in DTYPE, or if it is rotated as three numbers of DTYPE per column. These are scaled by a power of two, so that the
-// third is not below the least f16.
+// Stores a row in DTYPE, or if it is normalised or rotated as three numbers of DTYPE per column. These are scaled by a power of two,
+// so that the third is not below the least f16.
 DEVICE void load_query(const struct attention_decode_params *p, const struct decode_item *item,
                        int row, struct shared *shared) {
     int lane = threadIdx.x % 32, is_there = row < item->num_rows;
@@ -22,12 +22,13 @@ DEVICE void load_query(const struct attention_decode_params *p, const struct dec
     float x[DIMS / 32], top = 0, factor = 1;
     long long at = attention_at(&p->a.q, item->batch, item->s.q_first + query, head);
     long long angle = p->cos != 0 ? decode_angle(p, query + item->s.shift) : 0;
+    const struct decode_norm norm = decode_norm_of(p, &p->q_norm, p->a.q.data, is_there ? at : 0);
     EACH(i, DIMS / 32) {
         int c = lane + 32 * i;
-        x[i] = is_there && c < p->a.head_dim ? decode_query_element(p, at, c, angle) : 0;
+        x[i] = is_there && c < p->a.head_dim ? decode_query_element(p, &norm, at, c, angle) : 0;
         top = fmaxf(top, fabsf(x[i]));
     }
-    if (p->cos != 0) {
+    if (p->num_query_parts > 1) {
         for (int i = 16; i > 0; i /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, i));
         unsigned exponent = __float_as_uint(top) & 0x7f800000u;
         if (exponent != 0 && exponent < 0x7f000000u) {
@@ -35,8 +36,7 @@ DEVICE void load_query(const struct attention_decode_params *p, const struct dec
             EACH(i, DIMS / 32) { x[i] *= __uint_as_float(0x7f000000u - exponent); }
         }
     }
-    int num_parts = p->cos != 0 ? 3 : 1;
-    for (int part = 0; part < num_parts; part++) {
+    for (int part = 0; part < p->num_query_parts; part++) {
         EACH(i, DIMS / 32) {
             store(shared->queries[part][row], lane + 32 * i, x[i]);
             x[i] -= as_stored(x[i]);
@@ -140,7 +140,7 @@ DEVICE void attend(const struct attention_decode_params *p, const struct decode_
                    struct shared *shared) {
     const struct decode_item *item = &shared->item;
     int warp = threadIdx.x / 32, j = given->begin + warp * KEYS, end = given->end;
-    int num_parts = p->cos != 0 ? 3 : 1, of_warp = threadIdx.x % KEYS;
+    int num_parts = p->num_query_parts, of_warp = threadIdx.x % KEYS;
     float o[DIMS / 16][ROW_TILES][4], reference[ROW_TILES][2], sum[ROW_TILES][2];
     uint4 k[2 * K_STEPS];
 #if IS_TURNING

@@ -30,7 +30,7 @@
 #define O_STRIDE (DIMS + 4)
 struct shared {
     union {
-        // Parts whose sum is a rotated query; each part is the rounded rest of those before.
+        // Parts whose sum is a normalised or rotated query; each part is the rounded rest of those before.
         char queries[3][ROWS][QUERY_STRIDE];
         float o[WARPS][ROWS][O_STRIDE];
     };

@@ -20,12 +20,13 @@ DEVICE void attend(const struct attention_decode_params *p, const struct attenti
     int begin = attention_first_key(&p->a, s, query), end = attention_end_key(&p->a, s, query);
     long long at = attention_at(&p->a.q, batch, s->q_first + query, head);
     long long angle = p->cos != 0 ? decode_angle(p, query + s->shift) : 0;
+    const struct decode_norm norm = decode_norm_of(p, &p->q_norm, p->a.q.data, at);
     float slope = p->a.slopes.data != 0 ? attention_head_value(&p->a.slopes, batch, head) : 0;
     float reference = -INFINITE, sum = 0, o[COLUMNS];
     EACH(i, COLUMNS) { o[i] = 0; }
     __syncthreads(); // waits for the previous query
     for (int c = threadIdx.x; c < p->a.head_dim; c += 32 * WARPS)
-        shared->query[c] = decode_query_element(p, at, c, angle) * p->a.softmax_scale;
+        shared->query[c] = decode_query_element(p, &norm, at, c, angle) * p->a.softmax_scale;
     __syncthreads();
     for (int j = begin + warp; j < end; j += WARPS) {
         struct decode_row row = decode_row_at(p, batch, kv_head, (unsigned)s->k_first + (unsigned)j);

@@ -28,6 +28,9 @@ struct attention_decode_params {
     const float *cos, *sin; // 0: no rotation
     long long cos_stride, sin_stride, num_angles;
     int rotary_dim, is_interleaved;
+    struct attention_head_values q_norm, k_norm; // weights of the norms of heads, contiguous
+    float norm_eps, norm_offset;                 // norm_offset is added to weights
+    int num_query_parts; // numbers of DTYPE whose sum is an element of a query: 3 if that is not one of DTYPE itself
     int most_keys;
     int is_appending; // the split's blocks append the new rows, as no sequence has more than one tile of queries
     int is_aligned; // rows of the caches move in pieces of 16 bytes
