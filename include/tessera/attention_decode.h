@@ -47,6 +47,10 @@ extern "C" {
 // Norm      q_norm, k_norm, each for itself: before the rotation each head x of q or of k_new becomes
 //           x / sqrt(mean(x^2) + norm_eps) weight, in fp32. norm_eps: 1e-6 unless has_norm_eps; 0 or more. With
 //           zero_centered_weight the factor is 1 + weight. Keys in the cache are normalised already.
+// e4m3      k_cache and v_cache may both be of e4m3 beside q of f32, bf16 or f16, with k_scale and v_scale: (), (num_heads_kv)
+//           or (batch, num_heads_kv). A key is what the cache holds times k_scale, a value that times v_scale. A new key,
+//           normalised and rotated, is divided by its scale in fp32 and rounded to e4m3 once, to nearest even; beyond 448
+//           it becomes 448. So is a new value. Scales are normal numbers above 0; others never lead out of bounds.
 // RoPE      cos, sin (num_positions, rotary_dim / 2), both or none: in q and k_new the first rotary_dim elements of
 //           each head are rotated in pairs (i, i + rotary_dim / 2), or (2i, 2i + 1) where interleaved is set. Query i
 //           has position d, key j position j. The normalised and rotated key is rounded once, to the cache's
@@ -58,9 +62,10 @@ extern "C" {
 //           to it. max_seqlen_k: likewise for seqlen_k; 0: capacity.
 // Strides   1 in the last dimension of floating-point tensors, else any. Elements of an output or a cache must not
 //           overlap. A cache whose heads lie side by side in a row is read fastest.
-// Dtypes    q, k_new, v_new, k_cache, v_cache, out alike: f32, bf16, f16. cos, sin, lse f32.
+// Dtypes    q, k_new, v_new, k_cache, v_cache, out alike: f32, bf16, f16; or caches of e4m3. cos, sin, lse, scales f32.
 //           alibi_slopes, sinks, q_norm, k_norm: f32 or q's dtype, each for itself. cu_seqlens_q, cache_seqlens, page_table,
-//           cache_batch_idx, leftpad_k int32. On "reference" f64 throughout.
+//           cache_batch_idx, leftpad_k int32. On "reference" f64 throughout; with
+//           scales, new rows of its caches are rounded to e4m3.
 // Aliasing  k_cache and v_cache (in and out), out and lse overlap nothing. Only rows of the cache that the call appends
 //           are written.
 // Metadata  Offsets lie in [0, total_q] and do not fall. cache_seqlens[b] is not negative and leaves room for new_b in the
@@ -77,7 +82,9 @@ extern "C" {
 //           never reaches its output.
 // Numerics  as tessera/attention.h. Rotation adds to the error of a score 16 u softmax_scale |q||k|, each norm
 //           (12 + 2 sqrt(head_dim)) u softmax_scale |q||k|, both with the cache's unit roundoff for keys that this call
-//           changes. Squares that fp32 does not hold are summed in double. The capacity, or max_seqlen_k where that is less, determines how
+//           changes. Squares that fp32 does not hold are summed in double. Scales of e4m3
+//           are factors of scores and of outputs, which adds 4 u softmax_scale |q||k| to a score and 4 u |out|; on CUDA an
+//           element of q of 16 bits counts as 0 below 2^-38 of the largest of its head. The capacity, or max_seqlen_k where that is less, determines how
 //           keys are split: results are bitwise repeatable for any number of threads, and a sequence's result does not
 //           depend on the others of the call. On CUDA the split also depends on the card and on the number of sequences
 //           and heads of the call, and is the same in every run; under TSR_BATCH_INVARIANT it depends on neither number.
@@ -120,6 +127,8 @@ typedef struct tsr_attention_decode_args {
     float norm_eps;
     int32_t has_norm_eps;
     int32_t zero_centered_weight;
+    tsr_tensor k_scale; // in  (), (num_heads_kv) or (batch, num_heads_kv), optional: with e4m3
+    tsr_tensor v_scale; // in  (), (num_heads_kv) or (batch, num_heads_kv), optional: with e4m3
 } tsr_attention_decode_args;
 
 #define TSR_ATTENTION_DECODE_ARGS(...)                                                             \

@@ -109,14 +109,15 @@ static tsr_status check_cache(tsr_attention_decode_args *args, struct attention_
     if (is_paged && p->has_slots)
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: cache_batch_idx is present beside page_table, expected only one", op);
+    tsr_dtype dtype = args->k_cache.dtype == TSR_E4M3 ? TSR_E4M3 : a->dtype;
     p->num_pages = is_paged || p->has_slots ? args->k_cache.shape[0] : a->num_batches;
     p->page_size = args->k_cache.shape[1];
     p->capacity = p->num_pages == 0 ? 0 : p->page_size;
     const int64_t of_k[4] = {p->num_pages, p->page_size, a->num_heads_kv, a->head_dim};
     const int64_t of_v[4] = {p->num_pages, p->page_size, a->num_heads_kv, a->head_dim_v};
-    TSRI_TRY(attention_check_view(op, "k_cache", &args->k_cache, TSRI_OUT, false, of_k, a->dtype,
+    TSRI_TRY(attention_check_view(op, "k_cache", &args->k_cache, TSRI_OUT, false, of_k, dtype,
                                   &p->k_cache));
-    TSRI_TRY(attention_check_view(op, "v_cache", &args->v_cache, TSRI_OUT, false, of_v, a->dtype,
+    TSRI_TRY(attention_check_view(op, "v_cache", &args->v_cache, TSRI_OUT, false, of_v, dtype,
                                   &p->v_cache));
     TSRI_TRY(attention_check_offsets(op, "cache_seqlens", &args->cache_seqlens, a->num_batches,
                                      &p->cache_seqlens, &p->cache_seqlens_stride));
@@ -143,6 +144,37 @@ static tsr_status check_cache(tsr_attention_decode_args *args, struct attention_
                                          a->num_batches, &p->page_table, &p->page_table_stride[0]));
     p->most_keys = args->max_seqlen_k > 0 ? tsri_min(args->max_seqlen_k, p->capacity) : p->capacity;
     return TSR_OK;
+}
+
+// Scales come with caches of e4m3. The oracle, whose caches are f64, takes caches with scales for those.
+static tsr_status check_scale(const char *field, tsr_tensor *t,
+                              const struct attention_decode_problem *p,
+                              struct attention_per_head *scale) {
+    const struct attention_problem *a = &p->a;
+    const bool is_e4m3 = p->k_cache.dtype == TSR_E4M3;
+    if (!tsri_is_present(t) && is_e4m3)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: %s is absent, expected it beside caches of e4m3", op, field);
+    if (!tsri_is_present(t)) return TSR_OK;
+    if (!is_e4m3 && a->dtype != TSR_F64)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: %s is present beside caches of %s, expected it beside e4m3", op,
+                         field, tsr_dtype_name(p->k_cache.dtype));
+    TSRI_TRY(tsri_check_tensor(op, field, t, TSRI_IN));
+    TSRI_TRY(tsri_check_dtype(op, field, t, a->dtype == TSR_F64 ? TSR_F64 : TSR_F32));
+    if (t->ndim > 2 || (t->ndim > 0 && t->shape[t->ndim - 1] != a->num_heads_kv) ||
+        (t->ndim == 2 && t->shape[0] != a->num_batches))
+        return fail_shape(field, t, "(), (num_heads_kv,) or (batch, num_heads_kv)");
+    *scale = (struct attention_per_head){t->data, t->dtype, t->ndim == 2 ? t->stride[0] : 0,
+                                         t->ndim > 0 ? t->stride[t->ndim - 1] : 0};
+    return TSR_OK;
+}
+
+static tsr_status check_scales(tsr_attention_decode_args *args,
+                               struct attention_decode_problem *p) {
+    TSRI_TRY(check_beside("k_scale", &args->k_scale, "v_scale", &args->v_scale));
+    TSRI_TRY(check_scale("k_scale", &args->k_scale, p, &p->k_scale));
+    return check_scale("v_scale", &args->v_scale, p, &p->v_scale);
 }
 
 static tsr_status check_rotation(tsr_attention_decode_args *args,
@@ -210,6 +242,8 @@ static tsr_status check_overlaps(const tsr_attention_decode_args *args) {
                {"leftpad_k", &args->leftpad_k},
                {"q_norm", &args->q_norm},
                {"k_norm", &args->k_norm},
+               {"k_scale", &args->k_scale},
+               {"v_scale", &args->v_scale},
                {"cu_seqlens_q", &args->cu_seqlens_q},
                {"cos", &args->cos},
                {"sin", &args->sin},
@@ -271,6 +305,7 @@ static tsr_status check(const tsr_context *ctx, const tsr_attention_decode_args 
     TSRI_TRY(check_cache(args, p));
     TSRI_TRY(check_rotation(args, p));
     TSRI_TRY(check_norms(args, p));
+    TSRI_TRY(check_scales(args, p));
     TSRI_TRY(attention_check_scores(&fields, a));
     if (a->mask == TSR_MASK_CAUSAL_TOP_LEFT)
         return tsri_fail(TSR_INVALID_ARGUMENT,

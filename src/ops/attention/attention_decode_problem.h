@@ -31,6 +31,7 @@ struct attention_decode_problem {
     bool is_interleaved;
     struct attention_decode_weight q_norm, k_norm; // data NULL: no norm
     double norm_eps, norm_offset;                  // norm_offset: 0, or 1 where weights are zero-centred
+    struct attention_per_head k_scale, v_scale;    // of key heads; data NULL: 1, and rows of q's dtype
     int32_t *num_errors; // NULL: errors are not counted
 };
 
@@ -94,6 +95,12 @@ void attention_decode_rows(const struct attention_decode_problem *p,
                            const struct attention_view *cache,
                            const struct attention_decode_sequence *seq, int64_t first,
                            int64_t num_keys, const char **rows);
+
+// The factor of what a key head has in a cache.
+static inline double attention_decode_scale(const struct attention_per_head *scale, int64_t batch,
+                                            int64_t kv_head) {
+    return scale->data == NULL ? 1 : attention_per_head_at(scale, batch, kv_head);
+}
 
 // Row of the tables for a position, clamped.
 static inline int64_t attention_decode_angle(const struct attention_decode_problem *p,

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "core/core_dtype.h"
+#include "core/core_fp8.h"
 #include "ops/attention/attention_decode_problem.h"
 
 // ---- Norm and RoPE ----------------------------------------------------------------------------
@@ -40,9 +41,19 @@ static void load_head(const struct attention_decode_problem *p,
     for (int64_t c = 0; c < p->a.head_dim; c++) head[c] = rotated(p, x, c, position);
 }
 
+// Stores an element of a new row. With a scale it is one of e4m3, also where the cache is of f64.
+static void store(const struct attention_view *cache, const struct attention_per_head *scale,
+                  int64_t batch, int64_t head, void *row, int64_t c, double x) {
+    if (scale->data != NULL) {
+        float quotient = (float)(x / attention_per_head_at(scale, batch, head));
+        x = (double)tsri_e4m3_to_float(tsri_e4m3_of_float(quotient));
+    }
+    tsr_store(cache->dtype, row, c, x);
+}
+
 static void append(const struct attention_decode_problem *p,
                    const struct attention_decode_sequence *seq) {
-    int64_t element = (int64_t)tsr_dtype_bytes(p->a.dtype);
+    int64_t element = (int64_t)tsr_dtype_bytes(p->k_cache.dtype);
     for (int64_t t = 0; t < seq->num_new; t++) {
         int64_t position = seq->cache_len + t, row = seq->s.k_first + position;
         if (row >= p->capacity) break;
@@ -56,10 +67,11 @@ static void append(const struct attention_decode_problem *p,
             double key[ATTENTION_MAX_HEAD_DIM];
             load_head(p, &p->k_norm, k_new, position, key);
             for (int64_t c = 0; c < p->a.head_dim; c++)
-                tsr_store(p->a.dtype, k + h * p->k_cache.head * element, c, key[c]);
+                store(&p->k_cache, &p->k_scale, seq->batch, h, k + h * p->k_cache.head * element, c,
+                      key[c]);
             for (int64_t c = 0; c < p->a.head_dim_v; c++)
-                tsr_store(p->a.dtype, v + h * p->v_cache.head * element, c,
-                          tsri_load(p->a.dtype, v_new, c));
+                store(&p->v_cache, &p->v_scale, seq->batch, h, v + h * p->v_cache.head * element, c,
+                      tsri_load(p->a.dtype, v_new, c));
         }
     }
 }
@@ -79,12 +91,12 @@ static double score(const struct attention_decode_problem *p,
                     int64_t head, int64_t j) {
     const struct attention_problem *a = &p->a;
     int64_t diagonal = i + seq->s.shift;
-    const void *k =
-        cached(p, &p->k_cache, seq, j, head / (a->num_heads_q / a->num_heads_kv));
+    int64_t kv_head = head / (a->num_heads_q / a->num_heads_kv);
+    const void *k = cached(p, &p->k_cache, seq, j, kv_head);
     double row[ATTENTION_MAX_HEAD_DIM], s = 0;
     tsri_load_run(p->k_cache.dtype, k, 0, 1, a->head_dim, row);
     for (int64_t c = 0; c < a->head_dim; c++) s += q[c] * row[c];
-    s *= a->softmax_scale;
+    s *= a->softmax_scale * attention_decode_scale(&p->k_scale, seq->batch, kv_head);
     if (a->softcap > 0) s = a->softcap * tanh(s / a->softcap);
     if (a->slopes.data != NULL)
         s -= attention_per_head_at(&a->slopes, seq->batch, head) * fabs((double)(j - diagonal));
@@ -112,9 +124,10 @@ static void attend(const struct attention_decode_problem *p,
         max = top;
     }
     void *out = attention_at(&a->out, seq->batch, row, head);
+    double scale = attention_decode_scale(&p->v_scale, seq->batch, kv_head);
     if (keys.begin >= keys.end) sum = 0; // 0 and the sink, even a sink of NaN
     for (int64_t c = 0; c < a->head_dim_v; c++)
-        tsr_store(a->dtype, out, c, sum == 0 ? 0 : o[c] / sum);
+        tsr_store(a->dtype, out, c, sum == 0 ? 0 : o[c] * scale / sum);
     if (a->lse != NULL)
         tsr_store(a->dtype == TSR_F64 ? TSR_F64 : TSR_F32, a->lse,
                   attention_lse_index(a, seq->batch, head, row), sum == 0 ? max : max + log(sum));

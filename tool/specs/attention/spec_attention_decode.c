@@ -23,6 +23,8 @@ static const struct param_spec params[] = {
     {"rotary_dim", "with cos: rotated elements of a head; 0: all", PARAM_SIZE, 0, NULL},
     {"num_positions", "with cos: rows of the tables; 0: capacity + 1", PARAM_SIZE, 0, NULL},
     {"alibi_batch", "1: alibi_slopes for every batch", PARAM_SIZE, 0, NULL},
+    {"e4m3", "1: caches of e4m3, with k_scale and v_scale", PARAM_SIZE, 0, NULL},
+    {"scale_dims", "of k_scale and v_scale: 0 to 2", PARAM_SIZE, 0, NULL},
     {"ragged", "1: random lengths, NaN where no query looks", PARAM_SIZE, 0, NULL},
     {"mask", "which keys a query sees", PARAM_CHOICE, 1, masks},
     {"interleaved", "RoPE pairs (2i, 2i + 1)", PARAM_FLAG, 0, NULL},
@@ -53,6 +55,8 @@ static const struct slot_spec slots[] = {
     {"sin", SLOT_IN, SLOT_F32, true, NULL, false},
     {"q_norm", SLOT_IN, SLOT_SMALL, true, NULL, false},
     {"k_norm", SLOT_IN, SLOT_SMALL, true, NULL, false},
+    {"k_scale", SLOT_IN, SLOT_F32, true, NULL, false},
+    {"v_scale", SLOT_IN, SLOT_F32, true, NULL, false},
     {"alibi_slopes", SLOT_IN, SLOT_SMALL, true, NULL, false},
     {"sinks", SLOT_IN, SLOT_SMALL, true, NULL, false},
     {"k_cache", SLOT_INOUT, SLOT_MAIN, false, NULL, false},
@@ -90,6 +94,11 @@ static int slot_shape(const struct op_case *c, int slot, int64_t *shape) {
         if (slot == DEC_SLOPES && c->param[DEC_ALIBI_BATCH] != 0) shape[ndim++] = n.batch;
         shape[ndim++] = n.heads;
         return ndim;
+    case DEC_K_SCALE:
+    case DEC_V_SCALE:
+        if (c->param[DEC_SCALE_DIMS] > 1) shape[ndim++] = n.batch;
+        if (c->param[DEC_SCALE_DIMS] > 0) shape[ndim++] = n.kv_heads;
+        return ndim;
     case DEC_K_CACHE:
     case DEC_V_CACHE:
         shape[ndim++] = n.num_pages;
@@ -108,6 +117,17 @@ static int slot_shape(const struct op_case *c, int slot, int64_t *shape) {
         shape[ndim++] = is_kv ? n.kv_heads : n.heads;
         shape[ndim++] = is_v ? n.head_dim_v : n.head_dim;
         return ndim;
+    }
+}
+
+static tsr_dtype slot_dtype(const struct op_case *c, int slot) {
+    const bool is_cache = slot == DEC_K_CACHE || slot == DEC_V_CACHE;
+    if (is_cache && c->param[DEC_E4M3] != 0 && c->dtype != TSR_F64) return TSR_E4M3;
+    switch (slots[slot].kind) {
+    case SLOT_I32: return TSR_I32;
+    case SLOT_SMALL: return c->small_dtype;
+    case SLOT_F32: return c->dtype == TSR_F64 ? TSR_F64 : TSR_F32;
+    default: return c->dtype;
     }
 }
 
@@ -136,12 +156,15 @@ static bool infer(struct op_case *c) {
         p[DEC_NUM_POSITIONS] = (double)cosines->shape[0];
         p[DEC_ROTARY_DIM] = 2 * (double)cosines->shape[1];
     }
+    p[DEC_E4M3] = k->dtype == TSR_E4M3;
+    p[DEC_SCALE_DIMS] = c->is_present[DEC_K_SCALE] ? c->tensor[DEC_K_SCALE].ndim : 0;
     p[DEC_ALIBI_BATCH] = c->is_present[DEC_SLOPES] && c->tensor[DEC_SLOPES].ndim == 2 ? 1 : 0;
     return true;
 }
 
 static void complete(struct op_case *c) {
     c->param[DEC_HEAD_DIM_V] = (double)decode_sizes_of(c).head_dim_v;
+    c->is_present[DEC_K_SCALE] = c->is_present[DEC_V_SCALE] = c->param[DEC_E4M3] != 0;
 }
 
 // ---- Call and work ----------------------------------------------------------------------------
@@ -173,7 +196,8 @@ static tsr_status call(tsr_context *ctx, const struct op_case *c, const char *va
             .window_right = (int64_t)p[DEC_WINDOW_RIGHT], .max_seqlen_q = longest_q(c),
             .max_seqlen_k = (int64_t)p[DEC_MAX_SEQLEN_K], .q_norm = c->tensor[DEC_Q_NORM],
             .k_norm = c->tensor[DEC_K_NORM], .norm_eps = has_eps ? (float)p[DEC_NORM_EPS] : 0,
-            .has_norm_eps = has_eps, .zero_centered_weight = p[DEC_ZERO_CENTERED] != 0);
+            .has_norm_eps = has_eps, .zero_centered_weight = p[DEC_ZERO_CENTERED] != 0,
+            .k_scale = c->tensor[DEC_K_SCALE], .v_scale = c->tensor[DEC_V_SCALE]);
     return workspace_bytes != NULL ? tsr_attention_decode_prepare(ctx, &args, workspace_bytes)
                                    : tsr_attention_decode(ctx, &args);
 }
@@ -211,27 +235,30 @@ static double flops(const struct op_case *c) {
 static double bytes(const struct op_case *c) {
     struct decode_sizes n = decode_sizes_of(c);
     double pairs, keys, element = (double)tsr_dtype_bytes(c->dtype);
+    double cached = (double)tsr_dtype_bytes(slot_dtype(c, DEC_K_CACHE));
     double columns = (double)(n.head_dim + n.head_dim_v);
     double rows = (double)n.total_q * (n.is_packed ? 1 : (double)n.batch);
     count(c, &pairs, &keys);
-    return element * columns *
-           (keys * (double)n.kv_heads + rows * (double)n.heads +
-            (n.has_new ? 2 * rows * (double)n.kv_heads : 0));
+    return columns * (cached * keys * (double)n.kv_heads + element * rows * (double)n.heads +
+                      (n.has_new ? (element + cached) * rows * (double)n.kv_heads : 0));
 }
 
 // The written part: out, and the keys and values appended to the caches.
 static double written(const struct op_case *c) {
     struct decode_sizes n = decode_sizes_of(c);
     double rows = (double)n.total_q * (n.is_packed ? 1 : (double)n.batch);
-    double columns = (double)(n.heads * n.head_dim_v);
-    if (n.has_new) columns += (double)(n.kv_heads * (n.head_dim + n.head_dim_v));
-    return (double)tsr_dtype_bytes(c->dtype) * rows * columns;
+    double of_row = (double)tsr_dtype_bytes(c->dtype) * (double)(n.heads * n.head_dim_v);
+    double of_key = (double)tsr_dtype_bytes(slot_dtype(c, DEC_K_CACHE)) *
+                    (double)(n.kv_heads * (n.head_dim + n.head_dim_v));
+    return rows * (of_row + (n.has_new ? of_key : 0));
 }
 
 static const char *const standard[] = {
     "batch_size=16 seqlen_k=8192 num_heads=32 num_kv_heads=8 head_dim=128 +k_new +v_new",
     "batch_size=16 seqlen_k=8192 num_heads=32 num_kv_heads=8 head_dim=128 +k_new +v_new "
     "+page_table",
+    "batch_size=16 seqlen_k=8192 num_heads=32 num_kv_heads=8 head_dim=128 e4m3=1 scale_dims=1 "
+    "+k_new +v_new +k_scale +v_scale",
     "batch_size=16 seqlen_k=8192 num_heads=8 num_kv_heads=8 head_dim=128 +k_new +v_new",
     "batch_size=16 seqlen_k=8192 num_heads=64 num_kv_heads=8 head_dim=128 +k_new +v_new",
     "batch_size=1 seqlen_k=131072 num_heads=32 num_kv_heads=8 head_dim=128 +k_new +v_new",
@@ -246,6 +273,7 @@ const struct op_spec attention_decode_spec = {
     .params = params,
     .slots = slots,
     .shape = slot_shape,
+    .slot_dtype = slot_dtype,
     .infer = infer,
     .complete = complete,
     .call = call,

@@ -21,6 +21,8 @@ enum decode_slot {
     DEC_SIN,
     DEC_Q_NORM,
     DEC_K_NORM,
+    DEC_K_SCALE,
+    DEC_V_SCALE,
     DEC_SLOPES,
     DEC_SINKS,
     DEC_K_CACHE,
@@ -44,6 +46,8 @@ enum decode_param {
     DEC_ROTARY_DIM,    // 0: head_dim
     DEC_NUM_POSITIONS, // 0: enough for the capacity
     DEC_ALIBI_BATCH,   // slopes for every batch
+    DEC_E4M3,          // caches of e4m3
+    DEC_SCALE_DIMS,    // of their scales: 0 to 2
     DEC_RAGGED,        // 1: random lengths, NaN wherever no query looks; 2: and bad metadata
     DEC_MASK,
     DEC_INTERLEAVED,

@@ -71,6 +71,9 @@ void decode_randomize(struct rng *rng, struct op_case *c) {
     is_present[DEC_K_NORM] = is_present[DEC_K_NEW] && rng_chance(rng, 0.25);
     if (rng_chance(rng, 0.5)) p[DEC_NORM_EPS] = epses[rng_int(rng, 0, 2)];
     p[DEC_ZERO_CENTERED] = rng_chance(rng, 0.4);
+    p[DEC_E4M3] = rng_chance(rng, 0.25);
+    if (p[DEC_E4M3] != 0) p[DEC_SCALE_DIMS] = (double)rng_int(rng, 0, 2);
+    is_present[DEC_K_SCALE] = is_present[DEC_V_SCALE] = p[DEC_E4M3] != 0;
     int64_t half = (int64_t)p[DEC_HEAD_DIM] / 2;
     if (rng_chance(rng, 0.4) && half > 0) p[DEC_ROTARY_DIM] = 2 * (double)rng_int(rng, 1, half);
     p[DEC_ALIBI_BATCH] = rng_chance(rng, 0.3);
@@ -215,6 +218,12 @@ static double draw(struct rng *rng, const struct op_case *c, int slot, enum edge
     double x = rng_normal(rng);
     bool is_vector = slot == DEC_Q || slot == DEC_K_NEW || slot == DEC_V_NEW ||
                      slot == DEC_K_CACHE || slot == DEC_V_CACHE;
+    // Caches of e4m3 hold numbers of about 10, times scales of about 0.1. Some new elements exceed what e4m3 holds.
+    const bool is_cache = slot == DEC_K_CACHE || slot == DEC_V_CACHE;
+    const bool is_new = slot == DEC_K_NEW || slot == DEC_V_NEW;
+    if (slot == DEC_K_SCALE || slot == DEC_V_SCALE) return 0.1 * exp(0.5 * x);
+    if (c->param[DEC_E4M3] != 0 && is_cache) x *= 10;
+    if (c->param[DEC_E4M3] != 0 && is_new && rng_chance(rng, 0.005)) x *= 100;
     if (slot == DEC_SLOPES) return rng_uniform(rng);
     if (slot == DEC_SINKS && fill == FILL_NEGATIVE_INFINITE) return x < 0.5 ? -INFINITY : x;
     if (!is_vector) return x;

@@ -5,6 +5,7 @@
 #define SMALL "head_dim=32 num_heads=4 num_kv_heads=2 "
 #define NEW "+k_new +v_new +lse "
 #define ROPE "+cos +sin "
+#define E4M3 "e4m3=1 +k_scale +v_scale "
 
 const struct edge_case decode_edges[] = {
     {"no sequences", "batch_size=0 seqlen_k=9 " SMALL NEW, FILL_NORMAL, LAYOUT_RANDOM},
@@ -63,6 +64,30 @@ const struct edge_case decode_edges[] = {
     {"norms of tiny heads",
      "batch_size=2 seqlen_q=2 seqlen_k=40 norm_eps=0 +q_norm +k_norm " SMALL NEW ROPE,
      FILL_SPECIAL, LAYOUT_RANDOM},
+    {"e4m3", "batch_size=3 seqlen_k=300 ragged=1 " E4M3 SMALL NEW, FILL_NORMAL, LAYOUT_RANDOM},
+    {"e4m3, rotated", "batch_size=3 seqlen_k=300 ragged=1 scale_dims=2 " E4M3 SMALL NEW ROPE,
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"e4m3, prefill, pages",
+     "batch_size=3 seqlen_q=90 seqlen_k=300 ragged=1 scale_dims=1 +cu_seqlens_q +page_table " E4M3
+         SMALL NEW ROPE,
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"e4m3, three splits",
+     "batch_size=2 seqlen_k=600 num_heads=8 num_kv_heads=2 head_dim=128 " E4M3 NEW, FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"e4m3, odd head_dim",
+     "batch_size=1 seqlen_k=270 head_dim=97 head_dim_v=255 num_heads=6 num_kv_heads=2 " E4M3 NEW
+         ROPE,
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"e4m3, large scores", "batch_size=2 seqlen_q=2 seqlen_k=600 " E4M3 SMALL NEW, FILL_LARGE,
+     LAYOUT_RANDOM},
+    {"e4m3, NaN among keys", "batch_size=3 seqlen_q=4 seqlen_k=200 ragged=1 " E4M3 SMALL NEW,
+     FILL_NAN, LAYOUT_RANDOM},
+    {"e4m3, NaN among keys, prefill",
+     "batch_size=3 seqlen_q=50 seqlen_k=200 ragged=1 +page_table " E4M3 SMALL NEW, FILL_NAN,
+     LAYOUT_RANDOM},
+    {"e4m3, beyond 2^31 elements",
+     "batch_size=3 seqlen_q=2 seqlen_k=20 head_dim=16 num_heads=2 num_kv_heads=1 " E4M3 NEW,
+     FILL_NORMAL, LAYOUT_FAR},
     {"padding before the keys",
      "batch_size=4 seqlen_q=3 seqlen_k=600 ragged=1 +leftpad_k " SMALL NEW ROPE, FILL_NORMAL,
      LAYOUT_RANDOM},

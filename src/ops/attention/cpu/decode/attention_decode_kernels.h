@@ -2,6 +2,8 @@
 // Decode's own kernels, compiled once per instruction set: a few query rows against keys and values, which are read once from the
 // cache.
 //
+// dtype: of the cache, f32, bf16, f16 or e4m3, whose scale is not part of what these kernels compute.
+//
 // Keys are given as addresses of cache rows, so pages need no gathering; offset is where the head starts in a row, in bytes. Query
 // and output rows are in "lane order": fp32, padded with zeros to attention_lane_floats. For 16-bit caches each chunk of two
 // vectors has its even elements before its odd ones, because one instruction each splits a vector of pairs of bf16 into these two.
@@ -26,6 +28,9 @@ struct attention_decode_kernels {
     // Converts into lane order and back; to_lanes writes the padding.
     void (*to_lanes)(tsr_dtype dtype, const float *x, int64_t dims, float *lanes);
     void (*from_lanes)(tsr_dtype dtype, const float *lanes, int64_t dims, float *x);
+
+    // y = x / scale, rounded to e4m3 with saturation.
+    void (*store_e4m3)(const float *x, int64_t n, float scale, uint8_t *y);
 
     // s[row][j] = q[row] . key j, for num_keys keys. next: rows to prefetch meanwhile, one for each key, which are read after all
     // of these; NULL: none.

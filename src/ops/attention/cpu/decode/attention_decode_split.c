@@ -48,7 +48,7 @@ static void open_split(struct split *t, float *memory) {
     for (int64_t r = 0; r < num_rows; r++) {
         int64_t head = t->first_head * t->group + r / t->rows * t->group + r % t->group;
         attention_decode_load_q(w, &t->seq, r % t->rows / t->group, head, t->scratch);
-        w->kernels->to_lanes(a->dtype, t->scratch, a->head_dim, t->q + r * q_floats(a));
+        w->kernels->to_lanes(w->p->k_cache.dtype, t->scratch, a->head_dim, t->q + r * q_floats(a));
         t->max[r] = -INFINITY;
         t->sum[r] = 0;
     }
@@ -164,7 +164,8 @@ static void close_split(const struct split *t, int64_t split) {
         int64_t head = (t->first_head + r / t->rows) * t->group + r % t->group;
         struct attention_decode_state state = {t->o + r * floats, t->max[r], t->sum[r]};
         if (t->job->num_splits == 1) {
-            attention_decode_finish(&w->base, &t->seq, i, head, &state, 1, a->dtype, t->scratch);
+            attention_decode_finish(&w->base, &t->seq, i, head, &state, 1,
+                                    w->base.p->v_cache.dtype, t->scratch);
             continue;
         }
         int64_t at = ((t->job->first_row + i) * a->num_heads_q + head) * w->most_splits + split;

@@ -69,25 +69,36 @@ static void load_head(const struct attention_decode_work *w,
 
 // ---- Append -----------------------------------------------------------------------------------
 
-// Writes row t of k_new or v_new to its place in the cache, unchanged except that keys are normalised and rotated.
+// Writes row t of k_new or v_new to its place in the cache, unchanged except that keys are normalised and rotated, and that a
+// cache of e4m3 has a scale.
 static void append_row(const struct attention_decode_work *w,
                        const struct attention_decode_sequence *seq, int64_t t, bool is_key) {
     const struct attention_decode_problem *p = w->p;
     const struct attention_view *from = is_key ? &p->a.k : &p->a.v;
     const struct attention_view *cache = is_key ? &p->k_cache : &p->v_cache;
     int64_t dims = is_key ? p->a.head_dim : p->a.head_dim_v, position = seq->cache_len + t;
-    size_t element = tsr_dtype_bytes(p->a.dtype);
+    const struct attention_per_head *scale = is_key ? &p->k_scale : &p->v_scale;
+    const bool is_changed = is_key && (p->cos.data != NULL || p->k_norm.data != NULL);
+    size_t element = tsr_dtype_bytes(cache->dtype);
     char *row = attention_decode_row(p, cache, seq->batch, seq->s.k_first + position);
     for (int64_t h = 0; h < p->a.num_heads_kv; h++) {
         const void *x = attention_at(from, seq->batch, seq->s.q_first + t, h);
         char *y = row + h * cache->head * (int64_t)element;
-        if (!is_key || (p->cos.data == NULL && p->k_norm.data == NULL)) {
+        if (!is_changed && scale->data == NULL) {
             memcpy(y, x, (size_t)dims * element);
             continue;
         }
-        float key[ATTENTION_MAX_HEAD_DIM];
-        load_head(w, &p->k_norm, x, position, 1.0f, key);
-        w->rows->store(p->a.dtype, key, dims, 1.0f, y);
+        float wide[ATTENTION_MAX_HEAD_DIM];
+        if (is_changed)
+            load_head(w, &p->k_norm, x, position, 1.0f, wide);
+        else
+            w->rows->load(p->a.dtype, x, dims, 1.0f, wide);
+        if (scale->data == NULL)
+            w->rows->store(p->a.dtype, wide, dims, 1.0f, y);
+        else
+            w->kernels->store_e4m3(wide, dims,
+                                   (float)attention_decode_scale(scale, seq->batch, h),
+                                   (uint8_t *)y);
     }
 }
 
@@ -116,14 +127,19 @@ void attention_decode_append(tsr_context *ctx, const struct attention_decode_wor
                   (void *)(uintptr_t)w);
 }
 
+static int64_t kv_head_of(const struct attention_problem *a, int64_t head) {
+    return head / (a->num_heads_q / a->num_heads_kv);
+}
+
 // ---- Queries ----------------------------------------------------------------------------------
 
 void attention_decode_load_q(const struct attention_decode_work *w,
                              const struct attention_decode_sequence *seq, int64_t i, int64_t head,
                              float *q) {
     const struct attention_decode_problem *p = w->p;
+    double k_scale = attention_decode_scale(&p->k_scale, seq->batch, kv_head_of(&p->a, head));
     load_head(w, &p->q_norm, attention_at(&p->a.q, seq->batch, seq->s.q_first + i, head),
-              i + seq->s.shift, (float)p->a.softmax_scale, q);
+              i + seq->s.shift, (float)(p->a.softmax_scale * k_scale), q);
 }
 
 // ---- Softmax ----------------------------------------------------------------------------------
@@ -184,7 +200,8 @@ void attention_decode_finish(const struct attention_decode_work *w,
         }
     }
     w->kernels->from_lanes(lanes, o, a->head_dim_v, plain);
-    w->rows->store(a->dtype, plain, a->head_dim_v, is_blind ? 0.0f : 1 / sum,
+    double scale = attention_decode_scale(&w->p->v_scale, seq->batch, kv_head_of(a, head));
+    w->rows->store(a->dtype, plain, a->head_dim_v, is_blind ? 0.0f : (float)scale / sum,
                    attention_at(&a->out, seq->batch, row, head));
     float lse = sum == 0 ? -INFINITY : max + logf(sum);
     if (a->lse != NULL)

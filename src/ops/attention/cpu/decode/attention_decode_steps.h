@@ -28,7 +28,7 @@ int attention_decode_threads(const struct attention_decode_problem *p,
 // one of them appends, and the others must not read it half written.
 void attention_decode_append(tsr_context *ctx, const struct attention_decode_work *w);
 
-// Loads query i of a sequence: normalised, rotated, times softmax_scale, in fp32.
+// Loads query i of a sequence: normalised, rotated, times softmax_scale and the scale of the cached keys, in fp32.
 void attention_decode_load_q(const struct attention_decode_work *w,
                              const struct attention_decode_sequence *seq, int64_t i, int64_t head,
                              float *q);

@@ -46,6 +46,13 @@ static void pack_keys(const struct decode_work *w, const struct attention_tile *
     }
 }
 
+// e4m3 has no infinity.
+static bool has_nan(const char *row, int64_t dims) {
+    int found = 0;
+    for (int64_t c = 0; c < dims; c++) found |= (row[c] & 0x7f) == 0x7f;
+    return found != 0;
+}
+
 // Packs values in panels of nr dims, [key][nr], run by run. True: something is not finite.
 static bool pack_values(const struct decode_work *w, const struct attention_tile *t,
                         const char *const *rows, int64_t num_keys, float *panels,
@@ -55,7 +62,9 @@ static bool pack_values(const struct decode_work *w, const struct attention_tile
     int64_t element = (int64_t)tsr_dtype_bytes(v->dtype), head = t->kv_head * v->head * element;
     bool has_nonfinite = false;
     for (int64_t j = 0; j < num_keys && !has_nonfinite; j++)
-        has_nonfinite = t->kernels->have_nonfinite(v->dtype, rows[j] + head, 0, 1, dims);
+        has_nonfinite = v->dtype == TSR_E4M3 ? has_nan(rows[j] + head, dims)
+                                             : t->kernels->have_nonfinite(
+                                                   v->dtype, rows[j] + head, 0, 1, dims);
     for (int64_t j = 0, keys; j < num_keys; j += keys) {
         keys = run_of(rows + j, num_keys - j, v->seq * element);
         for (int64_t c = 0; c < dims; c += nr)
@@ -104,5 +113,8 @@ void decode_tile_task(const struct decode_work *w, const struct decode_job *job,
         attention_decode_load_q(&w->base, &seq, t.row[r].i, t.row[r].head, t.q + r * t.q_stride);
     attention_tile_clear(&t);
     attend(w, &seq, &t, memory + attention_tile_floats(&part, plan->block_m, plan->block_n));
+    for (int64_t r = 0; r < t.num_rows && p->v_scale.data != NULL; r++)
+        t.kernels->scale(t.o + r * t.o_stride, part.head_dim_v,
+                         (float)attention_decode_scale(&p->v_scale, seq.batch, head));
     attention_tile_finish(&t);
 }
