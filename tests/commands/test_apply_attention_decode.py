@@ -51,10 +51,25 @@ def normalise(x, t, name, eps=1e-6, offset=0):
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * (wide(t[name]) + offset)
 
 
+def scale_of(t, name, b):
+    """The factors (kv_heads, 1) of a cache."""
+    if name not in t:
+        return 1
+    scale = wide(t[name])
+    return (scale[b] if scale.ndim == 2 else np.atleast_1d(scale))[:, None]
+
+
+def stored(x, scale, dtype):
+    """A new row as a cache of a dtype holds it."""
+    if dtype.itemsize > 1:
+        return x.astype(dtype)
+    return np.clip((x / scale).astype(np.float32), -448, 448).astype(dtype)
+
+
 def decode(t, interleaved=False, norm={}, **options):
     """All outputs for the file's tensors, sequence by sequence."""
     packed, paged = "cu_seqlens_q" in t, "page_table" in t
-    dtype = t["q"].dtype
+    dtype = t["k_cache"].dtype
     k_cache, v_cache = t["k_cache"].copy(), t["v_cache"].copy()
     out = np.zeros(t["q"].shape[:-1] + v_cache.shape[-1:])
     lse = np.zeros(tuple(np.moveaxis(out[..., 0], -1, -2).shape))
@@ -75,8 +90,10 @@ def decode(t, interleaved=False, norm={}, **options):
             if "cos" in t:
                 k_new = rotate(k_new, np.arange(old, total), *angles)
             for place, k, v in zip(places[old:], k_new, t["v_new"][rows]):
-                k_cache[place], v_cache[place] = k.astype(dtype), v
-        k, v = (np.stack([wide(cache[place]) for place in places]) for cache in (k_cache, v_cache))
+                k_cache[place] = stored(k, scale_of(t, "k_scale", b), dtype)
+                v_cache[place] = stored(wide(v), scale_of(t, "v_scale", b), dtype)
+        k, v = (np.stack([wide(cache[place]) for place in places]) * scale_of(t, name, b)
+                for cache, name in ((k_cache, "k_scale"), (v_cache, "v_scale")))
         o, l = attend(q, k, v, sinks=wide(t["sinks"]) if "sinks" in t else None, **options)
         out[rows] = o
         if packed:
@@ -150,6 +167,24 @@ def test_norms(apply, dtype, names):
         for name, value in expected.items():
             bound = 0 if name == "v_cache" else rounded * ERROR[dtype] * (1 + np.abs(value).max())
             check(got[name], value, bound, "f32" if name == "lse" else dtype)
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (3, 2)])
+@pytest.mark.parametrize("sq", [1, 20])
+@pytest.mark.parametrize("dtype", MAIN)
+def test_e4m3(apply, refuse, dtype, sq, shape):
+    tensors = tensors_of(dtype, sq=sq, rope=False)
+    for name in ("k", "v"):
+        tensors[name + "_cache"] = draw(name, tensors[name + "_cache"].shape, "e4m3", 10)
+        tensors[name + "_scale"] = np.asarray(0.05 + np.abs(draw(name + "s", shape)) / 10, np.float32)
+    tensors["v_new"][0, 0, 0, :2] *= 1000  # more than e4m3 holds
+    got, expected = apply("attention-decode", tensors, "--mask", "causal"), decode(tensors)
+    assert set(got) == set(expected)
+    for name, value in expected.items():
+        bound = 0 if name.endswith("cache") else ERROR[dtype] * (1 + np.abs(value).max())
+        check(got[name], value, bound, {"lse": "f32", "out": dtype}.get(name, "e4m3"))
+    for name in ("k_scale", "v_scale"):
+        refuse("attention-decode", {n: t for n, t in tensors.items() if n != name}, words=[name])
 
 
 @pytest.mark.parametrize("page_size", [None, 16])

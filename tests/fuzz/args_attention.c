@@ -47,8 +47,8 @@ const struct args_field attention_decode_fields[] = {
     IN(q, "bqhd|qhd|bqhd|qhd", 'x'),
     IN_OPTIONAL(k_new, "bqgd|qgd|bqgd|qgd", 'x'),
     IN_OPTIONAL(v_new, "bqge|qge|bqge|qge", 'x'),
-    OUT(k_cache, "bkgd|bkgd|nsgd", 'x'),
-    OUT(v_cache, "bkge|bkge|nsge", 'x'),
+    OUT(k_cache, "bkgd|bkgd|nsgd", 'e'),
+    OUT(v_cache, "bkge|bkge|nsge", 'e'),
     IN(cache_seqlens, "b", 'i'),
     IN(page_table, "||bp", 'i'),
     IN(cu_seqlens_q, "|B||B", 'i'),
@@ -71,6 +71,8 @@ const struct args_field attention_decode_fields[] = {
     FLOAT(norm_eps),
     INT32(has_norm_eps, NULL),
     INT32(zero_centered_weight, NULL),
+    IN(k_scale, "g|bg|g|bg", 'q'),
+    IN(v_scale, "g|bg|g|bg", 'q'),
     {NULL},
 };
 #undef ARGS

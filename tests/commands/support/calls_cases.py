@@ -15,7 +15,7 @@ from calls_support import DTYPES, alternatives, evaluate
 FIXED_F32 = {"mean", "rstd", "lse", "lses", "m", "v", "master", "loss", "dloss", "cos", "sin", "inv_freq", "a_scale",
              "b_scale", "b_up_scale", "correction_bias", "topk_weights", "dtopk_weights", "mean_probs", "load_balance_loss",
              "z_loss", "usage_variance", "dload_balance_loss", "dz_loss", "row_weights", "drow_weights", "weights", "shared_gate",
-             "dweights", "dshared_gate", "y_scale", *(name + "_scale" for name in moe_cases.WEIGHTS | moe_cases.SHARED_WEIGHTS)}
+             "dweights", "dshared_gate", "y_scale", "k_scale", "v_scale", *(name + "_scale" for name in moe_cases.WEIGHTS | moe_cases.SHARED_WEIGHTS)}
 NOT_FIXED = {("attention_forward", "v"), ("attention_backward", "v")}  # values, not second moments
 INDICES = {"cu_seqlens_q", "cu_seqlens_k", "seqused_k", "cache_seqlens", "page_table", "cache_batch_idx", "leftpad_k", "positions", "ids", "targets",
            "offsets", "counts", "a_rows", "dc_rows", "topk_ids", "tokens_per_expert", "num_nan_rows", "row_tokens",
@@ -113,6 +113,8 @@ class Case:
             forms = [forms[1 + self.sizes["has_blocks_of_b"]]] if self.sizes["has_blocks"] else forms[:1]
         elif is_grouped and len(forms) > 1:
             forms = forms[1:] if "counts" in self.tensors or self.sizes.get("has_counts") else forms[:1]
+        if name in ("k_scale", "v_scale"):
+            return tuple(self.sizes[d] for d in forms[self.sizes["scale_dims"]])
         if name + "_rows" in self.tensors:  # a list of its rows
             forms = [[f"num_{name}_rows", *forms[0][-1:]]]
         if name == "rows" and "num_source_rows" in forms[0] and "row_tokens" not in self.tensors:
@@ -163,6 +165,8 @@ class Case:
             return self.sizes["fp8_b"] if name != "a" else self.main
         if self.main == "f32" and op in ("matmul_forward", "matmul_grouped_forward") and name in ("b", "b_up"):
             return self.sizes["b_dtype"] if len(self.calls) == 1 else "f32"
+        if name in ("k_cache", "v_cache") and self.sizes["e4m3_caches"]:
+            return "e4m3"
         if moe_cases.is_moe(self) and moe_cases.is_fp8(self, name):
             return "e4m3"
         if moe_cases.is_moe(self) and name in ("logits", "dlogits"):
@@ -337,6 +341,8 @@ def is_there(rng, case, name, f, forced, absent):
         return False
     if quant_cases.is_beside(case, name):
         return quant_cases.is_there(rng, case, name)
+    if name in ("k_scale", "v_scale"):
+        return case.sizes["e4m3_caches"] == (rng.random() < 0.97)
     if name.endswith("_scale"):
         return case.main in ("e4m3", "e5m2") and (case.sizes["has_blocks"] or rng.random() < 0.5) and \
             (name != "b_up_scale" or "b_up" in case.tensors)
@@ -355,7 +361,8 @@ def draw_case(rng, calls, forced=(), absent=(), spoiled=None, dtypes=None):
     s |= {"is_packed": "positions" in case.field_names and rng.random() < 0.3, "has_blocks": rng.random() < 0.5,
           "has_blocks_of_b": rng.random() < 0.5,
           "shared_b": rng.random() < 0.4, "fp8_b": rng.choice(["e4m3", "e5m2"]),
-          "b_dtype": rng.choice(["f32", "f32", "bf16", "f16"])}
+          "e4m3_caches": main != "f64" and (bool(set(forced) & {"k_scale", "v_scale"}) or rng.random() < 0.3),
+          "scale_dims": rng.randint(0, 2), "b_dtype": rng.choice(["f32", "f32", "bf16", "f16"])}
     draw_scalars(rng, case, forced, spoiled)
     if op == "cast":
         case.scalars["to"] = rng.choice(["bf16", "f16", "f32", "e4m3", "e5m2", "f64"])

@@ -4,6 +4,7 @@
 #ifndef TSRI_ATTENTION_DECODE_APPEND_CUH
 #define TSRI_ATTENTION_DECODE_APPEND_CUH
 
+#include "cuda/device/fp8.cuh"
 #include "ops/attention/cuda/decode/attention_decode_device.cuh"
 
 // The page of a row of a sequence, which may be beyond the attended keys, and the row there; -1: none.
@@ -17,6 +18,15 @@ DEVICE long long append_page(const struct attention_decode_params *p, int batch,
     return page < 0 || page >= p->num_pages ? -1 : page;
 }
 
+// Stores element c of a new row of a cache; scale: of that cache, if it is of e4m3.
+DEVICE void append_element(const struct attention_decode_params *p, void *row, int c, float x,
+                           float scale) {
+    if (HAS_E4M3(p))
+        ((unsigned char *)row)[c] = (unsigned char)pair_to_e4m3(__fdiv_rn(x, scale), 0.0f);
+    else
+        store_any(row, c, x, p->dtype);
+}
+
 // Writes new row t of a sequence, its heads from first_head on. position: that of its key, whose row is below the capacity.
 DEVICE void append_row(const struct attention_decode_params *p, const struct attention_sequence *s,
                        int batch, int t, long long position, int first_head, int num_heads) {
@@ -26,7 +36,8 @@ DEVICE void append_row(const struct attention_decode_params *p, const struct att
     if (page < 0) return;
     for (int head = first_head; head < first_head + num_heads; head++) {
         long long from = attention_at(&p->a.k, batch, s->q_first + t, head);
-        long long to = page * p->k_cache.batch + row * p->k_cache.seq + head * p->k_cache.head;
+        void *to = (void *)decode_place(&p->k_cache, page, row, head);
+        float scale = decode_scale_at(p, &p->k_scale, batch, head);
         const struct decode_norm norm = decode_norm_of(p, &p->k_norm, p->a.k.data, from);
         for (int c = threadIdx.x; c < dims; c += blockDim.x) {
             int partner = decode_partner(p, c);
@@ -35,12 +46,13 @@ DEVICE void append_row(const struct attention_decode_params *p, const struct att
                 float other = load_any(p->a.k.data, from + partner, p->dtype);
                 x = decode_turned(p, c, x, decode_normed(p, &norm, partner, other), angle);
             }
-            store_any(p->k_cache.data, to + c, x, p->dtype);
+            append_element(p, to, c, x, scale);
         }
         from = attention_at(&p->a.v, batch, s->q_first + t, head);
-        to = page * p->v_cache.batch + row * p->v_cache.seq + head * p->v_cache.head;
+        to = (void *)decode_place(&p->v_cache, page, row, head);
+        scale = decode_scale_at(p, &p->v_scale, batch, head);
         for (int c = threadIdx.x; c < dims_v; c += blockDim.x)
-            store_any(p->v_cache.data, to + c, load_any(p->a.v.data, from + c, p->dtype), p->dtype);
+            append_element(p, to, c, load_any(p->a.v.data, from + c, p->dtype), scale);
     }
 }
 

@@ -21,7 +21,7 @@ DEVICE void combine(const struct attention_decode_params *p, const struct decode
         int is_final = item->num_chunks == 1;
         float factor = 1, lse;
         if (is_final) {
-            factor = decode_finish(top, sum, attention_sink_at(&p->a, 0, head), &lse);
+            factor = decode_finish(top, sum, decode_sink_at(p, head), &lse);
             if (lane == 0 && p->a.lse != 0)
                 p->a.lse[attention_lse_at(&p->a, item->batch, head, q_row)] = lse;
         } else { // zeros after the columns, which are read in fours
@@ -29,15 +29,16 @@ DEVICE void combine(const struct attention_decode_params *p, const struct decode
             if (p->a.head_dim_v + lane < p->partial_stride)
                 p->partial[slot * p->partial_stride + p->a.head_dim_v + lane] = 0;
         }
+        factor *= decode_scale_at(p, &p->v_scale, item->batch, item->head);
         for (int c = lane; c < p->a.head_dim_v; c += 32) {
             float x = 0;
             EACH(w, WARPS) {
                 if (weight[w] != 0) x += weight[w] * shared->o[w][row][c];
             }
             if (is_final)
-                store(p->a.out.data, out + c, x * factor);
+                decode_store(p, p->a.out.data, out + c, x * factor);
             else
-                p->partial[slot * p->partial_stride + c] = x;
+                p->partial[slot * p->partial_stride + c] = HAS_E4M3(p) ? x * factor : x;
         }
     }
 }

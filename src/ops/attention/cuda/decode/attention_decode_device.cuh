@@ -15,6 +15,13 @@
 
 #define LN_2 0.6931471805599453f
 
+// Kernels that read caches of e4m3 and are not compiled for them alone ask p.
+#ifdef IS_E4M3
+#define HAS_E4M3(p) IS_E4M3
+#else
+#define HAS_E4M3(p) (p)->is_e4m3
+#endif
+
 // ---- Sequences --------------------------------------------------------------------------------
 
 // Key j lies in row k_first + j of the sequence's pages. *cache_len: keys before the new ones.
@@ -164,6 +171,12 @@ struct decode_row {
     long long k, v;
 };
 
+// The address of a head of a row of a page, which exists.
+DEVICE long long decode_place(const struct attention_tensor *cache, long long page, long long row,
+                              int head) {
+    return (long long)cache->data + page * cache->batch + row * cache->seq + head * cache->head;
+}
+
 // Starts a load of 16 bytes without using it. If is_there is 0, nothing is read and *group stays. It is one instruction, as
 // branches would keep the compiler from starting all loads of a tile together.
 DEVICE void fetch_group(uint4 *group, const char *from, int is_there) {
@@ -188,11 +201,33 @@ DEVICE struct decode_row decode_row_at(const struct attention_decode_params *p, 
         page = p->page_table[batch * p->page_table_stride[0] + place * p->page_table_stride[1]];
         page = clamp_long(page, 0, p->num_pages - 1);
     }
-    long long k = page * p->k_cache.batch + row * p->k_cache.seq + head * p->k_cache.head;
-    long long v = page * p->v_cache.batch + row * p->v_cache.seq + head * p->v_cache.head;
-    struct decode_row at = {(long long)p->k_cache.data + k * ELEMENT_BYTES,
-                            (long long)p->v_cache.data + v * ELEMENT_BYTES};
+    struct decode_row at = {decode_place(&p->k_cache, page, row, head),
+                            decode_place(&p->v_cache, page, row, head)};
     return at;
+}
+
+// ---- Elements of q's dtype ----------------------------------------------------------------------
+// The kernel of e4m3 and 16 bits computes in f16, whatever q's dtype.
+
+#if defined(IS_E4M3) && IS_E4M3
+#define decode_load(p, data, at) load_any(data, at, (p)->dtype)
+#define decode_store(p, data, at, x) store_any(data, at, x, (p)->dtype)
+#else
+#define decode_load(p, data, at) load(data, at)
+#define decode_store(p, data, at, x) store(data, at, x)
+#endif
+
+// A slope, a sink, the scale of a cache, the weight of a norm.
+DEVICE float decode_value(const struct attention_decode_params *p,
+                          const struct attention_head_values *t, int batch, int head) {
+    return load_any(t->data, batch * t->batch + head * t->head, t->is_f32 ? DTYPE_F32 : p->dtype);
+}
+DEVICE float decode_sink_at(const struct attention_decode_params *p, int head) {
+    return p->a.sinks.data == 0 ? -INFINITE : usable_sink(decode_value(p, &p->a.sinks, 0, head));
+}
+DEVICE float decode_scale_at(const struct attention_decode_params *p,
+                             const struct attention_head_values *scale, int batch, int kv_head) {
+    return HAS_E4M3(p) ? decode_value(p, scale, batch, kv_head) : 1;
 }
 
 // ---- Norm and rotation ------------------------------------------------------------------------
@@ -254,7 +289,7 @@ DEVICE struct decode_norm decode_norm_of(const struct attention_decode_params *p
 DEVICE float decode_normed(const struct attention_decode_params *p, const struct decode_norm *norm,
                            int c, float x) {
     if (norm->weight->data == 0) return x;
-    float weight = load_any(norm->weight->data, c, norm->weight->is_f32 ? DTYPE_F32 : p->dtype);
+    float weight = decode_value(p, norm->weight, 0, c);
     return x * norm->first * norm->second * (weight + p->norm_offset);
 }
 
@@ -263,9 +298,9 @@ DEVICE float decode_query_element(const struct attention_decode_params *p,
                                   const struct decode_norm *norm, long long at, int c,
                                   long long angle) {
     int partner = decode_partner(p, c);
-    float x = decode_normed(p, norm, c, load(p->a.q.data, at + c));
+    float x = decode_normed(p, norm, c, decode_load(p, p->a.q.data, at + c));
     if (partner == c) return x;
-    float other = decode_normed(p, norm, partner, load(p->a.q.data, at + partner));
+    float other = decode_normed(p, norm, partner, decode_load(p, p->a.q.data, at + partner));
     return decode_turned(p, c, x, other, angle);
 }
 

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode of 16-bit caches: up to 8 ROW_TILES query rows of a key head against a chunk of its keys, on tensor cores, so that groups
-// of heads cost no more than one. Four warps take 16 keys each in turn, K and V go from memory to registers and from there into the
+// Decode of q of 16 bits: up to 8 ROW_TILES query rows of a key head against a chunk of its keys, on tensor cores, so that groups of
+// heads cost no more than one. Four warps take 16 keys each in turn, K and V go from memory to registers and from there into the
 // products: s' = K q' and o' = V' p', with keys, then columns, as rows of a, so that queries fill only 8 columns of b. The next
 // keys are on their way while these are weighed, the next values while the next keys are. Softmax is online (arXiv:1805.02867) but
 // for a reference that stays until a score exceeds it by SLACK, which nearly none does.
-// Which column of a head is which of a product is free to choose, as long as both factors agree: lane (g, t) reads 16 bytes of keys
-// g and g + 8 at column 8 t, and of the values 2 t, 2 t + 1, + 8 at column 8 g.
-// Floor: the caches read once, 4 head_dim bytes a key and key head. Limit: reading memory; with few keys a block's start, with many
-// chunks the second launch. Figures: docs/kernels/attention_decode.md. The host defines
-//     DTYPE (3, 4), DIMS (64, 128, 256: columns of a head, at least as many as it has), ROW_TILES (1, 2), BLOCKS (of an SM)
+// Which column of a head is which of a product is free to choose, as long as both factors agree: lane (g, t) reads eight elements of
+// keys g and g + 8 at column 8 t, and of the values 2 t, 2 t + 1, + 8 at column 8 g.
+// Caches of e4m3 are computed in f16, which holds their numbers, whatever 16 bits q has.
+// Floor: the caches read once, 4 head_dim bytes a key and key head, 2 of e4m3. Limit: reading memory; with few keys a block's start,
+// with many chunks the second launch. Figures: docs/kernels/attention_decode.md. The host defines
+//     DTYPE (3, 4; e4m3: 4), IS_E4M3 (of the caches), DIMS (64, 128, 256: columns of a head, at least as many as it has),
+//     ROW_TILES (1, 2), BLOCKS (of an SM)
 #include "ops/attention/cuda/decode/attention_decode_mma.cuh"
 
 // ---- Queries ----------------------------------------------------------------------------------
@@ -28,12 +30,17 @@ DEVICE void load_query(const struct attention_decode_params *p, const struct dec
         x[i] = is_there && c < p->a.head_dim ? decode_query_element(p, &norm, at, c, angle) : 0;
         top = fmaxf(top, fabsf(x[i]));
     }
-    if (p->num_query_parts > 1) {
+    if (p->num_query_parts > 1 || IS_E4M3) {
         for (int i = 16; i > 0; i /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, i));
         unsigned exponent = __float_as_uint(top) & 0x7f800000u;
+        if (IS_E4M3 && exponent == 0x7f000000u) exponent -= 1 << 23; // f16 holds less than q
         if (exponent != 0 && exponent < 0x7f000000u) {
-            factor = __uint_as_float(exponent);
-            EACH(i, DIMS / 32) { x[i] *= __uint_as_float(0x7f000000u - exponent); }
+            // With IS_E4M3 the row reaches far down in f16, as its least elements may have no other part.
+            factor = __uint_as_float(exponent) / (IS_E4M3 ? 8192 : 1);
+            EACH(i, DIMS / 32) {
+                x[i] *= __uint_as_float(0x7f000000u - exponent);
+                if (IS_E4M3) x[i] *= 8192;
+            }
         }
     }
     for (int part = 0; part < p->num_query_parts; part++) {
@@ -44,9 +51,10 @@ DEVICE void load_query(const struct attention_decode_params *p, const struct dec
         }
     }
     if (lane != 0) return;
-    shared->factor[row] = factor * p->a.softmax_scale;
+    shared->factor[row] =
+        factor * p->a.softmax_scale * decode_scale_at(p, &p->k_scale, item->batch, item->head);
     shared->slope[row] = is_there && p->a.slopes.data != 0
-                             ? attention_head_value(&p->a.slopes, item->batch, head)
+                             ? decode_value(p, &p->a.slopes, item->batch, head)
                              : 0;
     int end = is_there ? attention_end_key(&p->a, &item->s, query) : 0;
     shared->diagonal[row] = query + item->s.shift;
@@ -142,11 +150,11 @@ DEVICE void attend(const struct attention_decode_params *p, const struct decode_
     int warp = threadIdx.x / 32, j = given->begin + warp * KEYS, end = given->end;
     int num_parts = p->num_query_parts, of_warp = threadIdx.x % KEYS;
     float o[DIMS / 16][ROW_TILES][4], reference[ROW_TILES][2], sum[ROW_TILES][2];
-    uint4 k[2 * K_STEPS];
+    decode_group k[2 * K_STEPS];
 #if IS_TURNING
-    uint4 *v = k;
+    decode_group *v = k;
 #else
-    uint4 v[4 * V_STEPS];
+    decode_group v[4 * V_STEPS];
 #endif
     struct decode_row rows = {0, 0};
     // Keys beyond the end are replaced by the last key, which exists; they are masked as others are.
@@ -154,8 +162,8 @@ DEVICE void attend(const struct attention_decode_params *p, const struct decode_
     decode_row_at(p, item->batch, item->head,                                                      \
                   (unsigned)item->s.k_first +                                                      \
                       (unsigned)((j) + of_warp < end ? (j) + of_warp : end - 1))
-    EACH(i, 2 * K_STEPS) { k[i] = make_uint4(0, 0, 0, 0); }
-    EACH(i, 4 * V_STEPS) { v[i] = make_uint4(0, 0, 0, 0); }
+    EACH(i, 2 * K_STEPS) { k[i] = NO_GROUP; }
+    EACH(i, 4 * V_STEPS) { v[i] = NO_GROUP; }
     __syncthreads(); // waits for the previous item
     if (threadIdx.x == 0) shared->item = *given;
     __syncthreads();
