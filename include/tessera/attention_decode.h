@@ -58,6 +58,10 @@ extern "C" {
 // alibi_slopes (num_heads_q) or (batch, num_heads_q). sinks (num_heads_q): a further logit in every denominator,
 //           without a value; as tessera/attention.h where they are not finite.
 // mask      TSR_MASK_NONE or TSR_MASK_CAUSAL. softmax_scale, softcap, windows: as tessera/attention.h.
+// tree_mask drafts of speculative decoding: ([batch,] seqlen_q, seqlen_q), u8. Query i sees the t-th of the newest seqlen_q
+//           keys only where tree_mask[b][i][t] is not 0, and only where mask and windows let it; older keys as without
+//           it. Not with cu_seqlens_q. Positions and diagonals remain those of rows: branches of a tree whose positions
+//           are their depths are rotated before the call.
 // max_seqlen_q  packed: the longest sequence; 0: total_q. The workspace depends on it, and longer sequences are truncated
 //           to it. max_seqlen_k: likewise for seqlen_k; 0: capacity.
 // Strides   1 in the last dimension of floating-point tensors, else any. Elements of an output or a cache must not
@@ -129,6 +133,7 @@ typedef struct tsr_attention_decode_args {
     int32_t zero_centered_weight;
     tsr_tensor k_scale; // in  (), (num_heads_kv) or (batch, num_heads_kv), optional: with e4m3
     tsr_tensor v_scale; // in  (), (num_heads_kv) or (batch, num_heads_kv), optional: with e4m3
+    tsr_tensor tree_mask; // in  ([batch,] seqlen_q, seqlen_q), u8, optional
 } tsr_attention_decode_args;
 
 #define TSR_ATTENTION_DECODE_ARGS(...)                                                             \

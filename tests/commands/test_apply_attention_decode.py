@@ -25,7 +25,7 @@ def rotate(x, positions, cos, sin, interleaved):
     return y
 
 
-def attend(q, k, v, mask="causal", left=None, softcap=0, sinks=None):
+def attend(q, k, v, mask="causal", left=None, softcap=0, sinks=None, tree=None):
     (sq, heads, dim), (sk, kv_heads, _) = q.shape, k.shape
     k, v = (np.repeat(t, heads // kv_heads, 1) for t in (k, v))
     s = np.einsum("ihd,jhd->hij", q, k) / math.sqrt(dim)
@@ -36,6 +36,8 @@ def attend(q, k, v, mask="causal", left=None, softcap=0, sinks=None):
     seen = (j <= diagonal) if mask == "causal" else np.ones((sq, sk), bool)
     if left is not None:
         seen = seen & (j >= diagonal - left)
+    if tree is not None:
+        seen = seen & ((j < sk - sq) | (tree[i, np.maximum(j - sk + sq, 0)] != 0))
     s = np.where(seen, s, -np.inf)
     if sinks is not None:
         s = np.concatenate([s, np.broadcast_to(sinks[:, None, None], (heads, sq, 1))], -1)
@@ -94,7 +96,10 @@ def decode(t, interleaved=False, norm={}, **options):
                 v_cache[place] = stored(wide(v), scale_of(t, "v_scale", b), dtype)
         k, v = (np.stack([wide(cache[place]) for place in places]) * scale_of(t, name, b)
                 for cache, name in ((k_cache, "k_scale"), (v_cache, "v_scale")))
-        o, l = attend(q, k, v, sinks=wide(t["sinks"]) if "sinks" in t else None, **options)
+        tree = t.get("tree_mask")
+        if tree is not None and tree.ndim == 3:
+            tree = tree[b]
+        o, l = attend(q, k, v, tree=tree, sinks=wide(t["sinks"]) if "sinks" in t else None, **options)
         out[rows] = o
         if packed:
             lse[:, rows] = l
@@ -185,6 +190,16 @@ def test_e4m3(apply, refuse, dtype, sq, shape):
         check(got[name], value, bound, {"lse": "f32", "out": dtype}.get(name, "e4m3"))
     for name in ("k_scale", "v_scale"):
         refuse("attention-decode", {n: t for n, t in tensors.items() if n != name}, words=[name])
+
+
+@pytest.mark.parametrize("shape", [(), (3,)])
+@pytest.mark.parametrize("sq", [5, 20])
+def test_tree(apply, sq, shape):
+    tree = (np.random.default_rng(4).random((*shape, sq, sq)) < 0.4) | np.eye(sq, dtype=bool)
+    tensors = tensors_of(sq=sq, page_size=16) | {"tree_mask": tree.astype(np.uint8)}
+    agree(apply("attention-decode", tensors, "--mask", "causal"), decode(tensors), "f32")
+    got = apply("attention-decode", tensors, "--mask", "none", "--softcap", 4)
+    agree(got, decode(tensors, mask="none", softcap=4), "f32")
 
 
 @pytest.mark.parametrize("page_size", [None, 16])

@@ -73,6 +73,7 @@ const struct args_field attention_decode_fields[] = {
     INT32(zero_centered_weight, NULL),
     IN(k_scale, "g|bg|g|bg", 'q'),
     IN(v_scale, "g|bg|g|bg", 'q'),
+    IN_OPTIONAL(tree_mask, "qq|||", 'u'),
     {NULL},
 };
 #undef ARGS

@@ -223,6 +223,25 @@ static tsr_status check_norms(tsr_attention_decode_args *args, struct attention_
                      "%s: norm_eps is %g, expected a finite number, 0 or more", op, p->norm_eps);
 }
 
+static tsr_status check_tree(tsr_tensor *t, struct attention_decode_problem *p) {
+    const struct attention_problem *a = &p->a;
+    if (!tsri_is_present(t)) return TSR_OK;
+    TSRI_TRY(tsri_check_tensor(op, "tree_mask", t, TSRI_IN));
+    if (a->is_packed)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: tree_mask is present beside cu_seqlens_q, expected only one", op);
+    if (t->dtype != TSR_U8)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: tree_mask.dtype is %s, expected u8", op,
+                         tsr_dtype_name(t->dtype));
+    const int first = t->ndim - 2;
+    if (first < 0 || first > 1 || t->shape[first] != a->seqlen_q ||
+        t->shape[first + 1] != a->seqlen_q || (first == 1 && t->shape[0] != a->num_batches))
+        return fail_shape("tree_mask", t, "([batch,] seqlen_q, seqlen_q)");
+    p->tree_mask = t->data;
+    for (int i = 0; i < t->ndim; i++) p->tree_stride[3 - t->ndim + i] = t->stride[i];
+    return TSR_OK;
+}
+
 // No output overlaps an input or another output.
 static tsr_status check_overlaps(const tsr_attention_decode_args *args) {
     const struct {
@@ -244,6 +263,7 @@ static tsr_status check_overlaps(const tsr_attention_decode_args *args) {
                {"k_norm", &args->k_norm},
                {"k_scale", &args->k_scale},
                {"v_scale", &args->v_scale},
+               {"tree_mask", &args->tree_mask},
                {"cu_seqlens_q", &args->cu_seqlens_q},
                {"cos", &args->cos},
                {"sin", &args->sin},
@@ -306,6 +326,7 @@ static tsr_status check(const tsr_context *ctx, const tsr_attention_decode_args 
     TSRI_TRY(check_rotation(args, p));
     TSRI_TRY(check_norms(args, p));
     TSRI_TRY(check_scales(args, p));
+    TSRI_TRY(check_tree(&args->tree_mask, p));
     TSRI_TRY(attention_check_scores(&fields, a));
     if (a->mask == TSR_MASK_CAUSAL_TOP_LEFT)
         return tsri_fail(TSR_INVALID_ARGUMENT,

@@ -31,6 +31,8 @@ struct attention_decode_problem {
     bool is_interleaved;
     struct attention_decode_weight q_norm, k_norm; // data NULL: no norm
     double norm_eps, norm_offset;                  // norm_offset: 0, or 1 where weights are zero-centred
+    const uint8_t *tree_mask;                      // [batch][query][new key]; NULL: none
+    int64_t tree_stride[3];
     struct attention_per_head k_scale, v_scale;    // of key heads; data NULL: 1, and rows of q's dtype
     int32_t *num_errors; // NULL: errors are not counted
 };
@@ -62,6 +64,28 @@ attention_decode_sequence_at(const struct attention_decode_problem *p, int64_t b
     seq.s.len_k = tsri_min(num_keys, p->most_keys);
     seq.s.shift = seq.s.len_k - seq.s.len_q;
     return seq;
+}
+
+// Whether query i sees key j, which is in its attention_visible.
+static inline bool attention_decode_sees(const struct attention_decode_problem *p,
+                                         const struct attention_decode_sequence *seq, int64_t i,
+                                         int64_t j) {
+    int64_t t = j - seq->s.shift; // counted from the oldest of the newest seqlen_q keys
+    return p->tree_mask == NULL || t < 0 ||
+           p->tree_mask[seq->batch * p->tree_stride[0] + i * p->tree_stride[1] +
+                        t * p->tree_stride[2]] != 0;
+}
+
+// The first run of keys of a range that query i sees; empty: there is none.
+static inline struct attention_range
+attention_decode_run(const struct attention_decode_problem *p,
+                     const struct attention_decode_sequence *seq, int64_t i,
+                     struct attention_range keys) {
+    if (p->tree_mask == NULL) return keys;
+    while (keys.begin < keys.end && !attention_decode_sees(p, seq, i, keys.begin)) keys.begin++;
+    int64_t end = keys.begin;
+    while (end < keys.end && attention_decode_sees(p, seq, i, end)) end++;
+    return (struct attention_range){keys.begin, end};
 }
 
 // Keys that at least one query sees. The range moves to the right from query to query.

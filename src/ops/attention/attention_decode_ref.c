@@ -110,10 +110,13 @@ static void attend(const struct attention_decode_problem *p,
     double max = attention_sink_at(a, 0, head), sum = 0;
     double q[ATTENTION_MAX_HEAD_DIM], v[ATTENTION_MAX_HEAD_DIM], o[ATTENTION_MAX_HEAD_DIM] = {0};
     int64_t row = seq->s.q_first + i, kv_head = head / (a->num_heads_q / a->num_heads_kv);
+    bool is_blind = true;
     if (max > -INFINITY) sum = 1;
     if (keys.begin < keys.end)
         load_head(p, &p->q_norm, attention_at(&a->q, seq->batch, row, head), i + seq->s.shift, q);
     for (int64_t j = keys.begin; j < keys.end; j++) { // online, so that no scores are kept
+        if (!attention_decode_sees(p, seq, i, j)) continue;
+        is_blind = false;
         double s = score(p, seq, q, i, head, j), top = fmax(max, s);
         if (s == -INFINITY) continue;
         double before = max == -INFINITY ? 0 : exp(max - top), weight = exp(s - top);
@@ -125,7 +128,7 @@ static void attend(const struct attention_decode_problem *p,
     }
     void *out = attention_at(&a->out, seq->batch, row, head);
     double scale = attention_decode_scale(&p->v_scale, seq->batch, kv_head);
-    if (keys.begin >= keys.end) sum = 0; // 0 and the sink, even a sink of NaN
+    if (is_blind) sum = 0; // 0 and the sink, even a sink of NaN
     for (int64_t c = 0; c < a->head_dim_v; c++)
         tsr_store(a->dtype, out, c, sum == 0 ? 0 : o[c] * scale / sum);
     if (a->lse != NULL)

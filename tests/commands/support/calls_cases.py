@@ -153,7 +153,7 @@ class Case:
         op = self.calls[0].op
         if name in INDICES:
             return "i32"
-        if quant_cases.is_bytes(self, name):
+        if name == "tree_mask" or quant_cases.is_bytes(self, name):
             return "u8"
         if name in FIXED_F32 and (op, name) not in NOT_FIXED or (name == "v" and op == "adamw_step"):
             return "f64" if self.main == "f64" else "f32"
@@ -258,6 +258,8 @@ def values(rng, case, name, shape, dtype):
         return moe_cases.ids(rng, case, shape)
     if dtype == "i32":
         return indices(rng, case, name, shape)
+    if name == "tree_mask":
+        return np.asarray(np.random.default_rng(rng.getrandbits(32)).integers(0, 2, shape), np.uint8)
     if dtype == "u8":
         return np.random.default_rng(rng.getrandbits(32)).integers(0, 256, shape, np.uint8)
     numbers = np.random.default_rng(rng.getrandbits(32)).standard_normal(shape)

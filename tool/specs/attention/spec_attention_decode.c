@@ -23,6 +23,7 @@ static const struct param_spec params[] = {
     {"rotary_dim", "with cos: rotated elements of a head; 0: all", PARAM_SIZE, 0, NULL},
     {"num_positions", "with cos: rows of the tables; 0: capacity + 1", PARAM_SIZE, 0, NULL},
     {"alibi_batch", "1: alibi_slopes for every batch", PARAM_SIZE, 0, NULL},
+    {"tree_batch", "1: tree_mask for every batch", PARAM_SIZE, 0, NULL},
     {"e4m3", "1: caches of e4m3, with k_scale and v_scale", PARAM_SIZE, 0, NULL},
     {"scale_dims", "of k_scale and v_scale: 0 to 2", PARAM_SIZE, 0, NULL},
     {"ragged", "1: random lengths, NaN where no query looks", PARAM_SIZE, 0, NULL},
@@ -48,6 +49,7 @@ static const struct slot_spec slots[] = {
     {"leftpad_k", SLOT_IN, SLOT_I32, true, NULL, false},
     {"page_table", SLOT_IN, SLOT_I32, true, NULL, false},
     {"cache_batch_idx", SLOT_IN, SLOT_I32, true, NULL, false},
+    {"tree_mask", SLOT_IN, SLOT_U8, true, NULL, false},
     {"q", SLOT_IN, SLOT_MAIN, false, NULL, false},
     {"k_new", SLOT_IN, SLOT_MAIN, true, NULL, false},
     {"v_new", SLOT_IN, SLOT_MAIN, true, NULL, false},
@@ -94,6 +96,11 @@ static int slot_shape(const struct op_case *c, int slot, int64_t *shape) {
         if (slot == DEC_SLOPES && c->param[DEC_ALIBI_BATCH] != 0) shape[ndim++] = n.batch;
         shape[ndim++] = n.heads;
         return ndim;
+    case DEC_TREE_MASK:
+        if (c->param[DEC_TREE_BATCH] != 0) shape[ndim++] = n.batch;
+        shape[ndim++] = n.seqlen_q;
+        shape[ndim++] = n.seqlen_q;
+        return ndim;
     case DEC_K_SCALE:
     case DEC_V_SCALE:
         if (c->param[DEC_SCALE_DIMS] > 1) shape[ndim++] = n.batch;
@@ -125,6 +132,7 @@ static tsr_dtype slot_dtype(const struct op_case *c, int slot) {
     if (is_cache && c->param[DEC_E4M3] != 0 && c->dtype != TSR_F64) return TSR_E4M3;
     switch (slots[slot].kind) {
     case SLOT_I32: return TSR_I32;
+    case SLOT_U8: return TSR_U8;
     case SLOT_SMALL: return c->small_dtype;
     case SLOT_F32: return c->dtype == TSR_F64 ? TSR_F64 : TSR_F32;
     default: return c->dtype;
@@ -156,6 +164,7 @@ static bool infer(struct op_case *c) {
         p[DEC_NUM_POSITIONS] = (double)cosines->shape[0];
         p[DEC_ROTARY_DIM] = 2 * (double)cosines->shape[1];
     }
+    p[DEC_TREE_BATCH] = c->is_present[DEC_TREE_MASK] && c->tensor[DEC_TREE_MASK].ndim == 3 ? 1 : 0;
     p[DEC_E4M3] = k->dtype == TSR_E4M3;
     p[DEC_SCALE_DIMS] = c->is_present[DEC_K_SCALE] ? c->tensor[DEC_K_SCALE].ndim : 0;
     p[DEC_ALIBI_BATCH] = c->is_present[DEC_SLOPES] && c->tensor[DEC_SLOPES].ndim == 2 ? 1 : 0;
@@ -197,7 +206,8 @@ static tsr_status call(tsr_context *ctx, const struct op_case *c, const char *va
             .max_seqlen_k = (int64_t)p[DEC_MAX_SEQLEN_K], .q_norm = c->tensor[DEC_Q_NORM],
             .k_norm = c->tensor[DEC_K_NORM], .norm_eps = has_eps ? (float)p[DEC_NORM_EPS] : 0,
             .has_norm_eps = has_eps, .zero_centered_weight = p[DEC_ZERO_CENTERED] != 0,
-            .k_scale = c->tensor[DEC_K_SCALE], .v_scale = c->tensor[DEC_V_SCALE]);
+            .k_scale = c->tensor[DEC_K_SCALE], .v_scale = c->tensor[DEC_V_SCALE],
+            .tree_mask = c->tensor[DEC_TREE_MASK]);
     return workspace_bytes != NULL ? tsr_attention_decode_prepare(ctx, &args, workspace_bytes)
                                    : tsr_attention_decode(ctx, &args);
 }

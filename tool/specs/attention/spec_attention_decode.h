@@ -14,6 +14,7 @@ enum decode_slot {
     DEC_LEFTPAD_K,
     DEC_PAGE_TABLE,
     DEC_CACHE_BATCH_IDX,
+    DEC_TREE_MASK,
     DEC_Q,
     DEC_K_NEW,
     DEC_V_NEW,
@@ -46,6 +47,7 @@ enum decode_param {
     DEC_ROTARY_DIM,    // 0: head_dim
     DEC_NUM_POSITIONS, // 0: enough for the capacity
     DEC_ALIBI_BATCH,   // slopes for every batch
+    DEC_TREE_BATCH,    // tree_mask for every batch
     DEC_E4M3,          // caches of e4m3
     DEC_SCALE_DIMS,    // of their scales: 0 to 2
     DEC_RAGGED,        // 1: random lengths, NaN wherever no query looks; 2: and bad metadata
@@ -71,7 +73,7 @@ struct decode_sizes decode_sizes_of(const struct op_case *c);
 
 // One sequence, by the metadata of the case if it has data. Key j lies in row leftpad + j of its cache.
 struct decode_rows {
-    int64_t q_first, len_q, leftpad, cache_len, num_new, len_k;
+    int64_t batch, q_first, len_q, leftpad, cache_len, num_new, len_k;
 };
 struct decode_rows decode_rows_of(const struct op_case *c, int64_t batch);
 

@@ -60,6 +60,7 @@ void decode_randomize(struct rng *rng, struct op_case *c) {
     is_present[DEC_CACHE_BATCH_IDX] = !is_present[DEC_PAGE_TABLE] && rng_chance(rng, 0.5);
     is_present[DEC_K_NEW] = is_present[DEC_V_NEW] = rng_chance(rng, 0.8);
     is_present[DEC_LEFTPAD_K] = rng_chance(rng, 0.25);
+    is_present[DEC_TREE_MASK] = !is_present[DEC_CU_SEQLENS_Q] && rng_chance(rng, 0.4);
     do draw_sizes(rng, c);
     while (cost(c) > 1.5e6 || cache_elements(c) > 2e5);
     is_present[DEC_COS] = is_present[DEC_SIN] = p[DEC_HEAD_DIM] >= 2 && rng_chance(rng, 0.5);
@@ -77,6 +78,7 @@ void decode_randomize(struct rng *rng, struct op_case *c) {
     int64_t half = (int64_t)p[DEC_HEAD_DIM] / 2;
     if (rng_chance(rng, 0.4) && half > 0) p[DEC_ROTARY_DIM] = 2 * (double)rng_int(rng, 1, half);
     p[DEC_ALIBI_BATCH] = rng_chance(rng, 0.3);
+    p[DEC_TREE_BATCH] = rng_chance(rng, 0.5);
     p[DEC_RAGGED] = rng_chance(rng, 0.85);
     p[DEC_MASK] = rng_chance(rng, 0.7);
     bool may_precede =
@@ -188,6 +190,20 @@ static void fill_pages(struct rng *rng, const struct op_case *c, double *values)
     }
 }
 
+// Each query sees itself, mostly, and about half of the others; a few see no draft at all.
+static void fill_tree(struct rng *rng, const struct op_case *c, double *values) {
+    int64_t n = (int64_t)c->param[DEC_SEQLEN_Q];
+    for (int64_t at = 0; at < case_numel(c, DEC_TREE_MASK); at += n) {
+        bool is_alone = rng_chance(rng, 0.05), sees_itself = rng_chance(rng, 0.95);
+        for (int64_t t = 0; t < n; t++) {
+            bool is_seen = rng_chance(rng, 0.5);
+            if (t == at / n % n) is_seen = sees_itself;
+            int64_t word = rng_int(rng, 1, 255);
+            values[at + t] = is_seen && !is_alone ? (double)word : 0;
+        }
+    }
+}
+
 // ---- Numbers ----------------------------------------------------------------------------------
 
 static void fill_cache(const struct op_case *c, int64_t row_elements, double *values) {
@@ -254,6 +270,7 @@ bool decode_fill(struct rng *rng, const struct op_case *c, int slot, enum edge_f
     case DEC_CACHE_SEQLENS: fill_lengths(rng, c, values); return true;
     case DEC_LEFTPAD_K: fill_leftpad(rng, c, values); return true;
     case DEC_PAGE_TABLE: fill_pages(rng, c, values); return true;
+    case DEC_TREE_MASK: fill_tree(rng, c, values); return true;
     case DEC_CACHE_BATCH_IDX: fill_slots(rng, c, values); return true;
     case DEC_COS:
     case DEC_SIN: fill_angles(rng, c, slot, values); return true;

@@ -59,7 +59,7 @@ static int64_t index_at(const struct op_case *c, int slot, int64_t i) {
 
 struct decode_rows decode_rows_of(const struct op_case *c, int64_t batch) {
     struct decode_sizes n = decode_sizes_of(c);
-    struct decode_rows rows = {.q_first = 0, .len_q = n.seqlen_q};
+    struct decode_rows rows = {.batch = batch, .q_first = 0, .len_q = n.seqlen_q};
     if (n.is_packed) rows.q_first = clamp(batch * n.seqlen_q, 0, n.total_q);
     if (has_data(c, DEC_CU_SEQLENS_Q)) {
         rows.q_first = clamp(index_at(c, DEC_CU_SEQLENS_Q, batch), 0, n.total_q);
@@ -79,7 +79,11 @@ struct decode_rows decode_rows_of(const struct op_case *c, int64_t batch) {
 
 bool decode_sees(const struct op_case *c, const struct decode_rows *rows, int64_t i, int64_t j) {
     const double *p = c->param;
-    int64_t d = i + rows->len_k - rows->len_q;
+    int64_t d = i + rows->len_k - rows->len_q, t = j - (rows->len_k - rows->len_q);
+    if (has_data(c, DEC_TREE_MASK) && t >= 0) {
+        int64_t n = (int64_t)p[DEC_SEQLEN_Q], of = p[DEC_TREE_BATCH] != 0 ? rows->batch : 0;
+        if (tsr_load(TSR_U8, c->tensor[DEC_TREE_MASK].data, (of * n + i) * n + t) == 0) return false;
+    }
     if (p[DEC_MASK] != TSR_MASK_NONE && j > d) return false;
     if (p[DEC_WINDOW_LEFT] >= 0 && j < d - (int64_t)p[DEC_WINDOW_LEFT]) return false;
     return p[DEC_WINDOW_RIGHT] < 0 || j <= d + (int64_t)p[DEC_WINDOW_RIGHT];

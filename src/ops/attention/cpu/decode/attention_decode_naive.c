@@ -39,17 +39,15 @@ static void task(void *arg, int64_t index, int thread) {
         int64_t i = r / group, head = kv_head * group + r % group;
         struct attention_range keys = attention_visible(a, &seq.s, i);
         int64_t n = keys.end - keys.begin;
-        struct attention_terms terms;
         struct attention_decode_state state = {.o = o, .max = -INFINITY};
-        bool has_terms = attention_decode_terms(w, &seq, i, head, &terms);
         attention_decode_load_q(w, &seq, i, head, q);
         w->rows->dots(TSR_F32, q, 0, k + keys.begin * dims, dims, n, dims, s);
         if (n > 0)
-            attention_decode_weigh(w, has_terms ? &terms : NULL, keys.begin, n, s, &state.max,
-                                   &state.sum);
+            attention_decode_weigh(w, &seq, i, head, keys.begin, n, s, &state.max, &state.sum);
         memset(o, 0, (size_t)attention_lane_floats(dims_v) * sizeof *o);
         for (int64_t j = 0; j < n; j++)
-            w->kernels->add_scaled(TSR_F32, v + (keys.begin + j) * dims_v, dims_v, s[j], o);
+            if (attention_decode_sees(w->p, &seq, i, keys.begin + j))
+                w->kernels->add_scaled(TSR_F32, v + (keys.begin + j) * dims_v, dims_v, s[j], o);
         attention_decode_finish(w, &seq, i, head, &state, 1, TSR_F32, scratch);
     }
 }

@@ -98,19 +98,17 @@ static void weigh_row(const struct split *t, int64_t first, int64_t n, int64_t r
     int64_t i = r % t->rows / t->group, floats = o_floats(&w->p->a);
     struct attention_range part = part_of(t, i, first, n);
     if (part.begin == part.end) return;
-    struct attention_terms terms;
     int64_t head = (t->first_head + r / t->rows) * t->group + r % t->group;
-    bool has_terms = attention_decode_terms(w, &t->seq, i, head, &terms);
-    float before = attention_decode_weigh(w, has_terms ? &terms : NULL, first + part.begin,
-                                          part.end - part.begin, t->s + r * S_STRIDE + part.begin,
-                                          &t->max[r], &t->sum[r]);
+    float before = attention_decode_weigh(
+        w, &t->seq, i, head, first + part.begin, part.end - part.begin,
+        t->s + r * S_STRIDE + part.begin, &t->max[r], &t->sum[r]);
     if (before != 1) w->rows->scale(t->o + r * floats, floats, before);
 }
 
 // Returns whether every query sees all of the block.
 static bool weights_of_block(const struct split *t, int64_t first, int64_t n) {
     int64_t num_rows = t->num_heads * t->rows, set = t->w->base.rows->set;
-    bool is_whole = true;
+    bool is_whole = t->w->base.p->tree_mask == NULL || first + n <= t->seq.s.shift;
     for (int64_t i = 0; i < t->rows / t->group; i++) {
         struct attention_range part = part_of(t, i, first, n);
         is_whole &= part.begin == 0 && part.end == n;
@@ -148,8 +146,13 @@ static void values_of_block(const struct split *t, const char *const *next, int6
             // As 0 times NaN is NaN, a query must not touch values that it does not see.
             for (int64_t i = 0; i < t->rows / t->group; i++) {
                 struct attention_range part = part_of(t, i, first, n);
-                add_values(t, NULL, h, i * t->group, t->group, tsri_max(part.begin, j),
-                           tsri_min(part.end, end));
+                struct attention_range keys = {first + tsri_max(part.begin, j),
+                                               first + tsri_min(part.end, end)};
+                for (struct attention_range run; keys.begin < keys.end; keys.begin = run.end) {
+                    run = attention_decode_run(t->w->base.p, &t->seq, i, keys);
+                    add_values(t, NULL, h, i * t->group, t->group, run.begin - first,
+                               run.end - first);
+                }
             }
         }
     }

@@ -144,20 +144,24 @@ void attention_decode_load_q(const struct attention_decode_work *w,
 
 // ---- Softmax ----------------------------------------------------------------------------------
 
-bool attention_decode_terms(const struct attention_decode_work *w,
-                            const struct attention_decode_sequence *seq, int64_t i, int64_t head,
-                            struct attention_terms *terms) {
+// Scores become those after softcap and ALiBi, and -inf where tree_mask hides a key: in this order, as a cap is finite.
+static void finish_scores(const struct attention_decode_work *w,
+                          const struct attention_decode_sequence *seq, int64_t i, int64_t head,
+                          int64_t first, int64_t n, float *s) {
     const struct attention_problem *a = &w->p->a;
-    *terms = (struct attention_terms){.softcap = (float)a->softcap, .diagonal = i + seq->s.shift};
+    struct attention_terms terms = {.softcap = (float)a->softcap, .diagonal = i + seq->s.shift};
     if (a->slopes.data != NULL)
-        terms->slope = (float)attention_per_head_at(&a->slopes, seq->batch, head);
-    return a->softcap != 0 || a->slopes.data != NULL;
+        terms.slope = (float)attention_per_head_at(&a->slopes, seq->batch, head);
+    if (a->softcap != 0 || a->slopes.data != NULL) w->rows->modify(&terms, first, n, s, NULL);
+    if (w->p->tree_mask == NULL) return;
+    for (int64_t j = tsri_max(seq->s.shift - first, 0); j < n; j++)
+        if (!attention_decode_sees(w->p, seq, i, first + j)) s[j] = -INFINITY;
 }
 
 float attention_decode_weigh(const struct attention_decode_work *w,
-                             const struct attention_terms *terms, int64_t first, int64_t n,
-                             float *s, float *max, float *sum) {
-    if (terms != NULL) w->rows->modify(terms, first, n, s, NULL);
+                             const struct attention_decode_sequence *seq, int64_t i, int64_t head,
+                             int64_t first, int64_t n, float *s, float *max, float *sum) {
+    finish_scores(w, seq, i, head, first, n, s);
     float top = fmaxf(*max, w->rows->max(s, n));
     if (top == -INFINITY) { // only -inf so far, or NaN, which a maximum ignores
         if (attention_has_nan(s, n)) *sum = NAN;

@@ -74,6 +74,37 @@ static bool pack_values(const struct decode_work *w, const struct attention_tile
     return has_nonfinite;
 }
 
+// The softmax of a block with keys that tree_mask hides from some rows.
+static void weigh_seen(const struct decode_work *w, const struct attention_decode_sequence *seq,
+                       struct attention_tile *t, const struct attention_block *b) {
+    for (int64_t r = 0; r < t->num_rows; r++) {
+        const struct attention_row *row = &t->row[r];
+        struct attention_range part = attention_row_part(row, b);
+        t->alpha[r] = 1;
+        if (part.begin < part.end)
+            t->alpha[r] = attention_decode_weigh(
+                &w->base, seq, row->i, row->head, b->first + part.begin, part.end - part.begin,
+                t->s + r * t->s_stride + part.begin, &t->max[r], &t->sum[r]);
+    }
+}
+
+// o += s v, key by key, for values that are not finite beside a mask with holes: as 0 times NaN is NaN.
+static void add_seen_values(const struct decode_work *w,
+                            const struct attention_decode_sequence *seq, struct attention_tile *t,
+                            const struct attention_block *b, const char *const *rows) {
+    const struct attention_view *v = &w->base.p->v_cache;
+    int64_t head = t->kv_head * v->head * tsri_dtype_bytes(v->dtype);
+    for (int64_t r = 0; r < t->num_rows; r++) {
+        struct attention_range part = attention_row_part(&t->row[r], b);
+        float *o = t->o + r * t->o_stride;
+        if (t->alpha[r] != 1.0f) t->kernels->scale(o, t->p->head_dim_v, t->alpha[r]);
+        for (int64_t j = part.begin; j < part.end; j++)
+            if (attention_decode_sees(w->base.p, seq, t->row[r].i, b->first + j))
+                w->base.kernels->add_scaled(v->dtype, rows[j] + head, t->p->head_dim_v,
+                                            t->s[r * t->s_stride + j], o);
+    }
+}
+
 static void attend(const struct decode_work *w, const struct attention_decode_sequence *seq,
                    struct attention_tile *t, float *memory) {
     const struct attention_decode_problem *p = w->base.p;
@@ -90,9 +121,16 @@ static void attend(const struct decode_work *w, const struct attention_decode_se
         pack_keys(w, t, rows, b.num_keys, gathered, k);
         attention_decode_rows(p, &p->v_cache, seq, j, b.num_keys, rows);
         b.v_has_nonfinite = pack_values(w, t, rows, b.num_keys, v, b.v_stride);
+        const bool has_holes = p->tree_mask != NULL && j + b.num_keys > seq->s.shift;
         attention_tile_scores(t, &b);
-        attention_tile_softmax(t, &b);
-        attention_tile_values(t, &b);
+        if (has_holes)
+            weigh_seen(w, seq, t, &b);
+        else
+            attention_tile_softmax(t, &b);
+        if (has_holes && b.v_has_nonfinite)
+            add_seen_values(w, seq, t, &b, rows);
+        else
+            attention_tile_values(t, &b);
     }
 }
 

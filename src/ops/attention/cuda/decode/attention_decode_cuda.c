@@ -239,6 +239,8 @@ static struct attention_decode_params params_of(const struct attention_decode_pr
         .num_pages = p->num_pages,
         .page_size = p->page_size,
         .capacity = p->capacity,
+        .tree_mask = p->tree_mask,
+        .tree_stride = {p->tree_stride[0], p->tree_stride[1], p->tree_stride[2]},
         .cos = (const float *)(const void *)p->cos.data,
         .sin = (const float *)(const void *)p->sin.data,
         .cos_stride = p->cos.stride,

@@ -74,6 +74,7 @@ DEVICE int decode_cut(const struct attention_decode_params *p, int tile, int chu
     item->whole_begin = attention_first_key(&p->a, s, last_query);
     item->whole_end = attention_end_key(&p->a, s, query);
     if (item->whole_end > item->end) item->whole_end = item->end;
+    if (p->tree_mask != 0 && item->whole_end > s->shift) item->whole_end = s->shift;
     return 1;
 }
 
@@ -158,6 +159,27 @@ DEVICE int decode_next(const struct attention_decode_params *p, struct decode_cu
 DEVICE int decode_query_of(const struct attention_decode_params *p, const struct decode_item *item,
                            int row) {
     return (item->first_row + row) / p->a.group;
+}
+// The byte of tree_mask for a query and key 0, which is before the mask's first if there are older keys; 0: there is no mask.
+DEVICE const unsigned char *decode_tree_of(const struct attention_decode_params *p,
+                                           const struct attention_sequence *s, int batch,
+                                           int query) {
+    if (p->tree_mask == 0) return 0;
+    return p->tree_mask + batch * p->tree_stride[0] + query * p->tree_stride[1] -
+           s->shift * p->tree_stride[2];
+}
+
+// Which of the keys [j, j + num), at most 16, are in [begin, end) and not hidden by a row's tree; in bits.
+DEVICE unsigned decode_seen(const struct attention_decode_params *p,
+                            const struct attention_sequence *s, const unsigned char *tree,
+                            int begin, int end, int j, int num) {
+    int low = min(max(begin - j, 0), num), high = min(max(end - j, low), num);
+    unsigned seen = (1u << high) - (1u << low);
+    if (tree == 0) return seen;
+#pragma unroll 1
+    for (int i = max(low, s->shift - j); i < high; i++)
+        if (tree[(j + i) * p->tree_stride[2]] == 0) seen &= ~(1u << i);
+    return seen;
 }
 DEVICE int decode_head_of(const struct attention_decode_params *p, const struct decode_item *item,
                           int row) {

@@ -39,6 +39,8 @@ struct shared {
     float reference[WARPS][ROWS], sum[WARPS][ROWS];
     float slope[ROWS];
     int begin[ROWS], end[ROWS], diagonal[ROWS];
+    const unsigned char *tree[ROWS];
+    unsigned seen[WARPS][ROWS]; // bits of a warp's keys
     struct decode_item item; // rarely used, so kept out of registers
 };
 
@@ -141,6 +143,7 @@ DEVICE void load_query(const struct attention_decode_params *p, const struct dec
                              : 0;
     int end = is_there ? attention_end_key(&p->a, &item->s, query) : 0;
     shared->diagonal[row] = query + item->s.shift;
+    shared->tree[row] = decode_tree_of(p, &item->s, item->batch, query);
     shared->begin[row] = is_there ? attention_first_key(&p->a, &item->s, query) : 0;
     shared->end[row] = end < item->end ? end : item->end;
 }
@@ -171,17 +174,15 @@ DEVICE void score(float s[ROWS], const decode_four k[LOADS], const struct shared
     }
 }
 
-// j: of the first key. As 0 times NaN is NaN, a row skips the values that it does not see, unless is_whole is set.
+// As 0 times NaN is NaN, a row skips the values that it does not see, unless is_whole is set.
 DEVICE void add_values(float o[ROWS][4 * V_PARTS], const decode_four v[LOADS],
-                       const float weights[KEYS][ROWS], int is_whole, const struct shared *shared,
-                       int j) {
+                       const float weights[KEYS][ROWS], int is_whole, const struct shared *shared) {
     EACH(i, LOADS) {
         const float4 four = *(const float4 *)weights[VALUE_OF(i)];
         const float weight[ROWS] = {four.x, four.y, four.z, four.w};
         const float4 value = widened(v[i]);
-        int key = j + VALUE_OF(i);
         EACH(r, ROWS) {
-            if (!is_whole && (key < shared->begin[r] || key >= shared->end[r])) continue;
+            if (!is_whole && !(shared->seen[threadIdx.x / 32][r] >> VALUE_OF(i) & 1)) continue;
             float *sum = o[r] + i % V_PARTS * 4, w = weight[r];
             sum[0] = fmaf(w, value.x, sum[0]);
             sum[1] = fmaf(w, value.y, sum[1]);
@@ -191,16 +192,27 @@ DEVICE void add_values(float o[ROWS][4 * V_PARTS], const decode_four v[LOADS],
     }
 }
 
+// Notes which of the warp's keys from j on each row sees.
+DEVICE void note_seen(const struct attention_decode_params *p, struct shared *shared, int j) {
+    const int row = threadIdx.x % 32;
+    __syncwarp(); // all lanes have used what was noted before
+    if (row < ROWS)
+        shared->seen[threadIdx.x / 32][row] = decode_seen(
+            p, &shared->item.s, shared->tree[row], shared->begin[row], shared->end[row], j, KEYS);
+    __syncwarp();
+}
+
 // ---- Softmax ----------------------------------------------------------------------------------
 
-// key: of this lane.
+// j: the warp's first key. A row sees all of its keys if is_whole is set, else those that shared->seen has.
 DEVICE void finish_scores(float s[ROWS], const struct attention_decode_params *p,
-                          const struct shared *shared, int key) {
+                          const struct shared *shared, int is_whole, int j) {
+    const int warp = threadIdx.x / 32, of_warp = threadIdx.x % 32 / LANES_PER_KEY, key = j + of_warp;
     EACH(r, ROWS) {
         float x = p->a.has_terms
                       ? decode_score(p, shared->slope[r], key - shared->diagonal[r], s[r])
                       : s[r] * LOG2_E;
-        s[r] = key >= shared->begin[r] && key < shared->end[r] ? x : -INFINITE;
+        s[r] = is_whole || shared->seen[warp][r] >> of_warp & 1 ? x : -INFINITE;
     }
 }
 
@@ -297,17 +309,18 @@ DEVICE void attend(const struct attention_decode_params *p, const struct decode_
         int is_last = j + WARPS * KEYS >= end;
         int is_whole = j >= item->whole_begin && j + KEYS <= item->whole_end;
         float s[ROWS], (*weights)[ROWS] = shared->weights[warp];
+        if (!is_whole) note_seen(p, shared, j);
         score(s, k, shared);
         if (!is_last) fetch_keys(k, p, rows);
         if (p->a.has_terms || !is_whole)
-            finish_scores(s, p, shared, j + lane / LANES_PER_KEY);
+            finish_scores(s, p, shared, is_whole, j);
         else
             EACH(r, ROWS) { s[r] *= LOG2_E; }
         weigh(s, o, reference, sum, weights);
         if (is_whole)
-            add_values(o, v, weights, 1, shared, j);
+            add_values(o, v, weights, 1, shared);
         else
-            add_values(o, v, weights, 0, shared, j);
+            add_values(o, v, weights, 0, shared);
         if (is_last) break;
         fetch_values(v, p, rows);
         rows = ROW_OF(j + 2 * WARPS * KEYS);

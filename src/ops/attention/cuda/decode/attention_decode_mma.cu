@@ -58,15 +58,27 @@ DEVICE void load_query(const struct attention_decode_params *p, const struct dec
                              : 0;
     int end = is_there ? attention_end_key(&p->a, &item->s, query) : 0;
     shared->diagonal[row] = query + item->s.shift;
+    shared->tree[row] = decode_tree_of(p, &item->s, item->batch, query);
     shared->begin[row] = is_there ? attention_first_key(&p->a, &item->s, query) : 0;
     shared->end[row] = end < item->end ? end : item->end;
+}
+
+// Notes which of the warp's keys from j on each row sees.
+DEVICE void note_seen(const struct attention_decode_params *p, struct shared *shared, int j) {
+    const int row = threadIdx.x % 32;
+    __syncwarp(); // all lanes have used what was noted before
+    if (row < ROWS)
+        shared->seen[threadIdx.x / 32][row] = decode_seen(
+            p, &shared->item.s, shared->tree[row], shared->begin[row], shared->end[row], j, KEYS);
+    __syncwarp();
 }
 
 // ---- Softmax ----------------------------------------------------------------------------------
 
 // Lane (g, t) has the scores of keys j + g and j + g + 8 for rows 2 t and 2 t + 1 of each tile.
+// A row sees all of these keys if is_whole is set, else those that shared->seen has.
 DEVICE void finish_scores(float s[ROW_TILES][4], const struct attention_decode_params *p,
-                          const struct shared *shared, int j) {
+                          const struct shared *shared, int is_whole, int j) {
     int lane = threadIdx.x % 32;
     EACH(n, ROW_TILES) {
         EACH(e, 4) {
@@ -74,7 +86,7 @@ DEVICE void finish_scores(float s[ROW_TILES][4], const struct attention_decode_p
             float x = s[n][e] * shared->factor[row];
             x = p->a.has_terms ? decode_score(p, shared->slope[row], key - shared->diagonal[row], x)
                                : x * LOG2_E;
-            s[n][e] = key >= shared->begin[row] && key < shared->end[row] ? x : -INFINITE;
+            s[n][e] = is_whole || shared->seen[threadIdx.x / 32][row] >> (key - j) & 1 ? x : -INFINITE;
         }
     }
 }
@@ -201,6 +213,7 @@ DEVICE void attend(const struct attention_decode_params *p, const struct decode_
         EACH(n, ROW_TILES) {
             EACH(e, 4) { s[n][e] = 0; }
         }
+        if (!is_whole) note_seen(p, shared, j);
         if (IS_TURNING && p->a.head_dim < DIMS) cut_keys(k, p->a.head_dim);
         add_scores(s, k, shared, num_parts);
         if (IS_TURNING) {
@@ -210,14 +223,14 @@ DEVICE void attend(const struct attention_decode_params *p, const struct decode_
             fetch_keys(k, p, rows);
         }
         if (p->a.has_terms || !is_whole)
-            finish_scores(s, p, shared, j);
+            finish_scores(s, p, shared, is_whole, j);
         else
             EACH(n, ROW_TILES) {
                 EACH(e, 4) { s[n][e] *= factor[n][e % 2]; }
             }
         weigh(s, o, reference, sum, weights);
         if (!is_whole && has_nonfinite(v))
-            add_seen_values(o, v, weights, p, item, shared, j);
+            add_seen_values(o, v, weights, shared);
         else
             add_values(o, v, weights);
         if (is_last) break;

@@ -38,6 +38,8 @@ struct shared {
     float reference[WARPS][ROWS], sum[WARPS][ROWS];
     float factor[ROWS], slope[ROWS];
     int begin[ROWS], end[ROWS], diagonal[ROWS];
+    const unsigned char *tree[ROWS];
+    unsigned seen[WARPS][ROWS]; // bits of a warp's keys
     struct decode_item item; // rarely used, so kept out of registers
 };
 
@@ -206,24 +208,21 @@ DEVICE int has_nonfinite(const decode_group v[4 * V_STEPS]) {
 }
 
 // As 0 times NaN is NaN, a query must not touch values that it does not see. So each query gets a product with only the values
-// that it sees, and only its own columns of that product are used.
+// that it sees, and only its own columns of that product are used. A query's rows have its diagonal.
 DEVICE void add_seen_values(float o[DIMS / 16][ROW_TILES][4], const decode_group v[4 * V_STEPS],
-                            const unsigned weights[ROW_TILES][2],
-                            const struct attention_decode_params *p, const struct decode_item *item,
-                            const struct shared *shared, int j) {
-    int lane = threadIdx.x % 32, last = decode_query_of(p, item, item->num_rows - 1);
+                            const unsigned weights[ROW_TILES][2], const struct shared *shared) {
+    int lane = threadIdx.x % 32;
 #pragma unroll 1
-    for (int query = decode_query_of(p, item, 0); query <= last; query++) {
-        int row = query * p->a.group - item->first_row; // a row of this query
-        if (row < 0) row = 0;
-        unsigned kept = 0, own = 0;
-        EACH(i, 4) {
-            int key = j + lane % 4 * 2 + i % 2 + i / 2 * 8;
-            kept |= (unsigned)(key >= shared->begin[row] && key < shared->end[row]) << i;
-        }
+    for (int row = 0; row < shared->item.num_rows; row++) {
+        const int diagonal = shared->diagonal[row];
+        if (row > 0 && diagonal == shared->diagonal[row - 1]) continue;
+        // Of the keys 2 t, 2 t + 1, + 8.
+        const unsigned seen = shared->seen[threadIdx.x / 32][row] >> lane % 4 * 2;
+        const unsigned kept = (seen & 3) | (seen >> 6 & 12);
+        unsigned own = 0;
         EACH(i, 2 * ROW_TILES) {
-            int of_column = decode_query_of(p, item, i / 2 * 8 + lane % 4 * 2 + i % 2);
-            own |= (unsigned)(of_column == query) << i;
+            int column = i / 2 * 8 + lane % 4 * 2 + i % 2;
+            own |= (unsigned)(shared->diagonal[column] == diagonal) << i;
         }
         EACH(h, V_STEPS) {
             EACH(i, 4) {

@@ -25,6 +25,7 @@ DEVICE void attend(const struct attention_decode_params *p, const struct attenti
     int begin = attention_first_key(&p->a, s, query), end = attention_end_key(&p->a, s, query);
     long long at = attention_at(&p->a.q, batch, s->q_first + query, head);
     long long angle = p->cos != 0 ? decode_angle(p, query + s->shift) : 0;
+    const unsigned char *tree = decode_tree_of(p, s, batch, query);
     const struct decode_norm norm = decode_norm_of(p, &p->q_norm, p->a.q.data, at);
     float slope = p->a.slopes.data != 0 ? decode_value(p, &p->a.slopes, batch, head) : 0;
     float scale = p->a.softmax_scale * decode_scale_at(p, &p->k_scale, batch, kv_head);
@@ -35,6 +36,7 @@ DEVICE void attend(const struct attention_decode_params *p, const struct attenti
         shared->query[c] = decode_query_element(p, &norm, at, c, angle) * scale;
     __syncthreads();
     for (int j = begin + warp; j < end; j += WARPS) {
+        if (tree != 0 && j >= s->shift && tree[j * p->tree_stride[2]] == 0) continue;
         struct decode_row row = decode_row_at(p, batch, kv_head, (unsigned)s->k_first + (unsigned)j);
         const void *k = (const void *)row.k, *v = (const void *)row.v;
         float x = 0;

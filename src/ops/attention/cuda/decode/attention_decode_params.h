@@ -25,6 +25,8 @@ struct attention_decode_params {
     const int *leftpad_k; // 0: keys start in row 0
     long long leftpad_stride;
     long long num_pages, page_size, capacity;
+    const unsigned char *tree_mask; // [batch][query][new key]; 0: none
+    long long tree_stride[3];
     const float *cos, *sin; // 0: no rotation
     long long cos_stride, sin_stride, num_angles;
     int rotary_dim, is_interleaved;
