@@ -15,8 +15,8 @@ extern "C" {
 // For sequence b, with new_b rows of k_new (0 without k_new):
 //
 //   seqlen_k = min(cache_seqlens[b] + new_b, capacity)
-//   cache key cache_seqlens[b] + t = rope(k_new_t), its value v_new_t, for t < new_b
-//   out_i = attention of rope(q_i) to cache keys 0 to seqlen_k - 1, as tessera/attention.h defines it
+//   cache key cache_seqlens[b] + t = rope(norm(k_new_t)), its value v_new_t, for t < new_b
+//   out_i = attention of rope(norm(q_i)) to cache keys 0 to seqlen_k - 1, as tessera/attention.h defines it
 //
 // With leftpad_k the first leftpad_k[b] rows of a sequence's cache are padding, which no query sees: key j lies in row
 // leftpad_k[b] + j, cache_seqlens[b] and the capacity count the padding, and everything else counts from the first key. So
@@ -68,30 +68,32 @@ extern "C" {
 //           overlap. A cache whose heads lie side by side in a row is read fastest.
 // Dtypes    q, k_new, v_new, k_cache, v_cache, out alike: f32, bf16, f16; or caches of e4m3. cos, sin, lse, scales f32.
 //           alibi_slopes, sinks, q_norm, k_norm: f32 or q's dtype, each for itself. cu_seqlens_q, cache_seqlens, page_table,
-//           cache_batch_idx, leftpad_k int32. On "reference" f64 throughout; with
-//           scales, new rows of its caches are rounded to e4m3.
+//           cache_batch_idx, leftpad_k int32. On "reference" f64 throughout; with scales, new rows of its caches are
+//           rounded to e4m3.
 // Aliasing  k_cache and v_cache (in and out), out and lse overlap nothing. Only rows of the cache that the call appends
 //           are written.
 // Metadata  Offsets lie in [0, total_q] and do not fall. cache_seqlens[b] is not negative and leaves room for new_b in the
-//           capacity. leftpad_k[b] is in [0, cache_seqlens[b]]. Every new key that is rotated, and every rotated query that sees a key, has a position in the
-//           tables. Every page or slot that is appended to or whose keys are seen is in [0, num_pages) or [0, num_slots);
-//           other entries of page_table and cache_batch_idx may hold anything. On the CPU a breach is INVALID_ARGUMENT,
-//           before anything is written, with place and value in the sentence. On CUDA the host does not look: num_errors,
-//           int32 on the device, receives the number of sequences with a breach (on the CPU always 0), and no access is
-//           out of bounds: offsets are clamped to [0, total_q], lengths to [0, capacity], padding to these, and positions to
-//           the tables; a key that does not fit, or whose page or slot does not exist, is not appended; for a seen page or slot that
-//           does not exist, the nearest one that exists is read.
+//           capacity. leftpad_k[b] is in [0, cache_seqlens[b]]. Every new key that is rotated, and every rotated query
+//           that sees a key, has a position in the tables. Every page or slot that is appended to or whose keys are seen is
+//           in [0, num_pages) or [0, num_slots); other entries of page_table and cache_batch_idx may hold anything. On the
+//           CPU a breach is INVALID_ARGUMENT, before anything is written, with place and value in the sentence. On CUDA the
+//           host does not look: num_errors, int32 on the device, receives the number of sequences with a breach (on the CPU
+//           always 0), and no access is out of bounds: offsets are clamped to [0, total_q], lengths to [0, capacity],
+//           padding to [0, length] and positions to the tables; a key that does not fit, or whose page or slot does not
+//           exist, is not appended; for a seen page or slot that does not exist, the nearest one that exists is read.
 // Sees nothing  a row that sees no key has out 0 and lse -inf (with sinks: the sink).
 // NaN       A NaN in a key or value that a query does not see, beyond a sequence's length or on unused pages,
 //           never reaches its output.
 // Numerics  as tessera/attention.h. Rotation adds to the error of a score 16 u softmax_scale |q||k|, each norm
 //           (12 + 2 sqrt(head_dim)) u softmax_scale |q||k|, both with the cache's unit roundoff for keys that this call
-//           changes. Squares that fp32 does not hold are summed in double. Scales of e4m3
-//           are factors of scores and of outputs, which adds 4 u softmax_scale |q||k| to a score and 4 u |out|; on CUDA an
-//           element of q of 16 bits counts as 0 below 2^-38 of the largest of its head. The capacity, or max_seqlen_k where that is less, determines how
-//           keys are split: results are bitwise repeatable for any number of threads, and a sequence's result does not
-//           depend on the others of the call. On CUDA the split also depends on the card and on the number of sequences
-//           and heads of the call, and is the same in every run; under TSR_BATCH_INVARIANT it depends on neither number.
+//           changes. Squares that fp32 does not hold are summed in double. Scales of e4m3 are factors of scores and of
+//           outputs, which adds 4 u softmax_scale |q||k| to a score and 4 u |out|; a new element of e4m3 that no norm or
+//           rotation changes has the bits of that rounding everywhere. On CUDA, with caches of e4m3 and q of 16 bits, an
+//           element of q counts as 0 below 2^-38 of the largest of its head. The capacity, or max_seqlen_k where that is
+//           less, determines how keys are split: results are bitwise repeatable for any number of threads, and a
+//           sequence's result does not depend on the others of the call. On CUDA the split also depends on the card and on
+//           the number of sequences and heads of the call, and is the same in every run; under TSR_BATCH_INVARIANT it
+//           depends on neither number.
 // CUDA      f32, bf16, f16, up to 2^29 keys of a sequence, 2^24 sequences times key heads, 2^30 rows times heads of q;
 //           the same bounds and guarantees, on one kind of card.
 // Errors    INVALID_ARGUMENT, before anything is written, on the CPU also for bad metadata (_prepare does not check it);
@@ -131,8 +133,8 @@ typedef struct tsr_attention_decode_args {
     float norm_eps;
     int32_t has_norm_eps;
     int32_t zero_centered_weight;
-    tsr_tensor k_scale; // in  (), (num_heads_kv) or (batch, num_heads_kv), optional: with e4m3
-    tsr_tensor v_scale; // in  (), (num_heads_kv) or (batch, num_heads_kv), optional: with e4m3
+    tsr_tensor k_scale;   // in  (), (num_heads_kv) or (batch, num_heads_kv), optional: with e4m3
+    tsr_tensor v_scale;   // in  (), (num_heads_kv) or (batch, num_heads_kv), optional: with e4m3
     tsr_tensor tree_mask; // in  ([batch,] seqlen_q, seqlen_q), u8, optional
 } tsr_attention_decode_args;
 

@@ -79,10 +79,20 @@ static tsr_status decode(tsr_context *ctx, const char *variant, struct world *w,
         args.cu_seqlens_q = TSR_TENSOR(w->offsets, TSR_I32, BATCH + 1);
         args.max_seqlen_q = 1;
     }
-    tsr_tensor *all[] = {&args.q,       &args.k_new,         &args.v_new,      &args.k_cache,
-                         &args.v_cache, &args.cache_seqlens, &args.page_table, &args.cu_seqlens_q,
-                         &args.cos,     &args.sin,           &args.out,        &args.num_errors,
-                         &args.cache_batch_idx,              &args.leftpad_k};
+    tsr_tensor *all[] = {&args.q,
+                         &args.k_new,
+                         &args.v_new,
+                         &args.k_cache,
+                         &args.v_cache,
+                         &args.cache_seqlens,
+                         &args.page_table,
+                         &args.cu_seqlens_q,
+                         &args.cos,
+                         &args.sin,
+                         &args.out,
+                         &args.num_errors,
+                         &args.cache_batch_idx,
+                         &args.leftpad_k};
     for (int i = 0; i < COUNT(all); i++) all[i]->device = tsr_context_device(ctx);
     return tsr_attention_decode(ctx, &args);
 }

@@ -21,7 +21,7 @@ struct attention_decode_problem {
     struct attention_view k_cache, v_cache;    // batch: from page to page; seq: from row to row
     const int32_t *cache_seqlens, *page_table; // page_table NULL: sequence b has page b
     int64_t cache_seqlens_stride, page_table_stride[2];
-    bool has_slots; // page_table is cache_batch_idx
+    bool has_slots;           // page_table is cache_batch_idx
     const int32_t *leftpad_k; // NULL: keys start in row 0
     int64_t leftpad_stride;
     int64_t num_pages, page_size, capacity; // capacity: keys of a sequence that fit
@@ -30,11 +30,11 @@ struct attention_decode_problem {
     int64_t rotary_dim;
     bool is_interleaved;
     struct attention_decode_weight q_norm, k_norm; // data NULL: no norm
-    double norm_eps, norm_offset;                  // norm_offset: 0, or 1 where weights are zero-centred
-    const uint8_t *tree_mask;                      // [batch][query][new key]; NULL: none
+    double norm_eps, norm_offset; // norm_offset: 0, or 1 where weights are zero-centred
+    const uint8_t *tree_mask;     // [batch][query][new key]; NULL: none
     int64_t tree_stride[3];
-    struct attention_per_head k_scale, v_scale;    // of key heads; data NULL: 1, and rows of q's dtype
-    int32_t *num_errors; // NULL: errors are not counted
+    struct attention_per_head k_scale, v_scale; // of key heads; data NULL: 1, and rows of q's dtype
+    int32_t *num_errors;                        // NULL: errors are not counted
 };
 
 // One sequence: q_first and len_q rows of q, len_k keys in the cache once the new ones are there. Key j lies in row k_first + j of

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 
+import decode_cases
 import moe_cases
 import quant_cases
 from calls_support import DTYPES, alternatives, evaluate
@@ -15,13 +16,14 @@ from calls_support import DTYPES, alternatives, evaluate
 FIXED_F32 = {"mean", "rstd", "lse", "lses", "m", "v", "master", "loss", "dloss", "cos", "sin", "inv_freq", "a_scale",
              "b_scale", "b_up_scale", "correction_bias", "topk_weights", "dtopk_weights", "mean_probs", "load_balance_loss",
              "z_loss", "usage_variance", "dload_balance_loss", "dz_loss", "row_weights", "drow_weights", "weights", "shared_gate",
-             "dweights", "dshared_gate", "y_scale", "k_scale", "v_scale", *(name + "_scale" for name in moe_cases.WEIGHTS | moe_cases.SHARED_WEIGHTS)}
+             "dweights", "dshared_gate", "y_scale", *decode_cases.SCALES, *(name + "_scale" for name in moe_cases.WEIGHTS | moe_cases.SHARED_WEIGHTS)}
 NOT_FIXED = {("attention_forward", "v"), ("attention_backward", "v")}  # values, not second moments
-INDICES = {"cu_seqlens_q", "cu_seqlens_k", "seqused_k", "cache_seqlens", "page_table", "cache_batch_idx", "leftpad_k", "positions", "ids", "targets",
+INDICES = {"cu_seqlens_q", "cu_seqlens_k", "seqused_k", "positions", "ids", "targets",
            "offsets", "counts", "a_rows", "dc_rows", "topk_ids", "tokens_per_expert", "num_nan_rows", "row_tokens",
-           "token_rows", "num_dropped", "x_rows"}
+           "token_rows", "num_dropped", "x_rows", *decode_cases.INDICES}
 # The main dtype or f32.
-SMALL = {"bias", "bias_up", "alibi_slopes", "sinks", "b_qkv", "b_out", "grad", "router", "logits_bias", "b_gate", "b_up", "b_down", "q_norm", "k_norm"}
+SMALL = {"bias", "bias_up", "alibi_slopes", "sinks", "b_qkv", "b_out", "grad", "router", "logits_bias", "b_gate", "b_up", "b_down",
+         "q_norm", "k_norm"}
 SMALL_OF = {("layernorm", "weight"), ("rmsnorm", "weight"), ("matmul", "residual"), ("moe_combine", "residual")}
 TOGETHER = [("k_new", "v_new"), ("cos", "sin"), ("cu_seqlens_q", "cu_seqlens_k"), ("tokens_per_expert", "dload_balance_loss")]
 # Optional outputs that are no gradient dX of an X, and the tensor that they come with.
@@ -113,7 +115,7 @@ class Case:
             forms = [forms[1 + self.sizes["has_blocks_of_b"]]] if self.sizes["has_blocks"] else forms[:1]
         elif is_grouped and len(forms) > 1:
             forms = forms[1:] if "counts" in self.tensors or self.sizes.get("has_counts") else forms[:1]
-        if name in ("k_scale", "v_scale"):
+        if name in decode_cases.SCALES:
             return tuple(self.sizes[d] for d in forms[self.sizes["scale_dims"]])
         if name + "_rows" in self.tensors:  # a list of its rows
             forms = [[f"num_{name}_rows", *forms[0][-1:]]]
@@ -131,10 +133,8 @@ class Case:
                 form = [form[1].replace("seqlen", "total"), *form[2:]]
             elif form[-1:] == ["seqlen_q"]:
                 form = ["num_heads_q", "total_q"]
-        if name in ("k_cache", "v_cache") and "page_table" in self.tensors:
-            form[:2] = ["num_pages", "page_size"]
-        if name in ("k_cache", "v_cache") and "cache_batch_idx" in self.tensors and "page_table" not in self.tensors:
-            form[0] = "num_pages"
+        if name in decode_cases.CACHES:
+            form = decode_cases.cache_form(self, form)
         shape = []
         for dimension in form:
             if dimension in ("...", "batch..."):
@@ -165,7 +165,7 @@ class Case:
             return self.sizes["fp8_b"] if name != "a" else self.main
         if self.main == "f32" and op in ("matmul_forward", "matmul_grouped_forward") and name in ("b", "b_up"):
             return self.sizes["b_dtype"] if len(self.calls) == 1 else "f32"
-        if name in ("k_cache", "v_cache") and self.sizes["e4m3_caches"]:
+        if name in decode_cases.CACHES and self.sizes["e4m3_caches"]:
             return "e4m3"
         if moe_cases.is_moe(self) and moe_cases.is_fp8(self, name):
             return "e4m3"
@@ -233,15 +233,8 @@ def indices(rng, case, name, shape):
         return offsets
     if name == "offsets":
         return ascending(rng, shape[0] - 1, s["num_rows" if "dbias" in case.field_names else "rows"])
-    if name in ("page_table", "cache_batch_idx"):
-        pages = list(range(s["num_pages"]))
-        rng.shuffle(pages)
-        return np.array(pages[:math.prod(shape)], np.int32).reshape(shape)
-    if name == "cache_seqlens":
-        capacity = s["max_pages"] * s["page_size"] if "page_table" in case.tensors else s["capacity"]
-        return below(capacity + 1)
-    if name == "leftpad_k":  # at most cache_seqlens, which may follow
-        return below(3 if rng.random() < 0.8 else 40)
+    if name in decode_cases.INDICES:
+        return decode_cases.indices(rng, case, name, shape)
     high = {"seqused_k": s["seqlen_k"] + 1, "positions": s["num_positions"], "ids": s["vocab"], "targets": s["vocab"],
             "topk_ids": s["num_experts"], "token_rows": s["num_rows"], "tokens_per_expert": 30, "counts": s["rows"] + 1,
             "a_rows": s["num_a_rows"], "dc_rows": s["num_dc_rows"], "x_rows": s["num_x_rows"], "row_tokens": s["num_source_rows"]}[name]
@@ -258,10 +251,9 @@ def values(rng, case, name, shape, dtype):
         return moe_cases.ids(rng, case, shape)
     if dtype == "i32":
         return indices(rng, case, name, shape)
-    if name == "tree_mask":
-        return np.asarray(np.random.default_rng(rng.getrandbits(32)).integers(0, 2, shape), np.uint8)
     if dtype == "u8":
-        return np.random.default_rng(rng.getrandbits(32)).integers(0, 256, shape, np.uint8)
+        most = 2 if name == "tree_mask" else 256
+        return np.asarray(np.random.default_rng(rng.getrandbits(32)).integers(0, most, shape), np.uint8)
     numbers = np.random.default_rng(rng.getrandbits(32)).standard_normal(shape)
     if name in ("v", "rstd", "inv_freq") or name.endswith("_scale"):
         numbers = 0.1 + np.abs(numbers)
@@ -343,7 +335,7 @@ def is_there(rng, case, name, f, forced, absent):
         return False
     if quant_cases.is_beside(case, name):
         return quant_cases.is_there(rng, case, name)
-    if name in ("k_scale", "v_scale"):
+    if name in decode_cases.SCALES:
         return case.sizes["e4m3_caches"] == (rng.random() < 0.97)
     if name.endswith("_scale"):
         return case.main in ("e4m3", "e5m2") and (case.sizes["has_blocks"] or rng.random() < 0.5) and \
@@ -363,8 +355,7 @@ def draw_case(rng, calls, forced=(), absent=(), spoiled=None, dtypes=None):
     s |= {"is_packed": "positions" in case.field_names and rng.random() < 0.3, "has_blocks": rng.random() < 0.5,
           "has_blocks_of_b": rng.random() < 0.5,
           "shared_b": rng.random() < 0.4, "fp8_b": rng.choice(["e4m3", "e5m2"]),
-          "e4m3_caches": main != "f64" and (bool(set(forced) & {"k_scale", "v_scale"}) or rng.random() < 0.3),
-          "scale_dims": rng.randint(0, 2), "b_dtype": rng.choice(["f32", "f32", "bf16", "f16"])}
+          "b_dtype": rng.choice(["f32", "f32", "bf16", "f16"]), **decode_cases.draw_sizes(rng, main, forced)}
     draw_scalars(rng, case, forced, spoiled)
     if op == "cast":
         case.scalars["to"] = rng.choice(["bf16", "f16", "f32", "e4m3", "e5m2", "f64"])

@@ -107,7 +107,8 @@ static void codes_are_as_numbers(void **state) {
 // Without a rotation a new row is the quotient in fp32, rounded to nearest even; beyond 448 it is 448, and NaN stays NaN.
 static void new_rows_are_rounded(void **state) {
     (void)state;
-    static const float extremes[] = {0, -0.0f, 448, 463, 464, 465, 1e30f, -1e30f, INFINITY, NAN, 1e-9f};
+    static const float extremes[] = {0,     -0.0f,  448,      463, 464,  465,
+                                     1e30f, -1e30f, INFINITY, NAN, 1e-9f};
     for (int v = 0; v < COUNT(variants); v++) {
         fill_codes(mixed, 2);
         tsr_attention_decode_args plain = call_of(0, BATCH, 0, TOKENS, 0, false),

@@ -311,14 +311,10 @@ static void norms_that_do_not_fit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(slots_are_as_one_piece),
-        cmocka_unit_test(slots_may_be_shared),
-        cmocka_unit_test(slots_that_do_not_exist),
-        cmocka_unit_test(slots_that_do_not_fit),
-        cmocka_unit_test(padding_changes_no_bit),
-        cmocka_unit_test(padding_that_does_not_fit),
-        cmocka_unit_test(norms_are_as_rmsnorm_before),
-        cmocka_unit_test(norms_that_do_not_fit),
+        cmocka_unit_test(slots_are_as_one_piece),      cmocka_unit_test(slots_may_be_shared),
+        cmocka_unit_test(slots_that_do_not_exist),     cmocka_unit_test(slots_that_do_not_fit),
+        cmocka_unit_test(padding_changes_no_bit),      cmocka_unit_test(padding_that_does_not_fit),
+        cmocka_unit_test(norms_are_as_rmsnorm_before), cmocka_unit_test(norms_that_do_not_fit),
     };
     return cmocka_run_group_tests_name("attention_decode forms", tests, setup, teardown);
 }

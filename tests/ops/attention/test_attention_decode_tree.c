@@ -26,7 +26,8 @@ static tsr_tensor mask_of(int num, bool is_shared) {
     mask.stride[0] = TOKENS * TOKENS, mask.stride[1] = TOKENS;
     if (!is_shared) return mask;
     mask.ndim = 2;
-    for (int i = 0; i < 2; i++) mask.shape[i] = mask.shape[i + 1], mask.stride[i] = mask.stride[i + 1];
+    for (int i = 0; i < 2; i++)
+        mask.shape[i] = mask.shape[i + 1], mask.stride[i] = mask.stride[i + 1];
     return mask;
 }
 
@@ -42,15 +43,18 @@ static void compare_branch(int b, int i) {
         memcpy(v[d], w.v_new[b][t], sizeof v[d]);
         memcpy(q[d], w.q[b][t], sizeof q[d]);
     }
-    tsr_attention_decode_args args = TSR_ATTENTION_DECODE_ARGS(
-            .mask = TSR_MASK_CAUSAL, .q = TSR_TENSOR(q, TSR_F32, 1, depth, HEADS, DIM),
-            .k_new = TSR_TENSOR(k, TSR_F32, 1, depth, KV_HEADS, DIM),
-            .v_new = TSR_TENSOR(v, TSR_F32, 1, depth, KV_HEADS, DIM_V),
-            .k_cache = TSR_TENSOR(w.k[b], TSR_F32, 1, CAPACITY, KV_HEADS, DIM),
-            .v_cache = TSR_TENSOR(w.v[b], TSR_F32, 1, CAPACITY, KV_HEADS, DIM_V),
-            .cache_seqlens = TSR_TENSOR(w.lengths + b, TSR_I32, 1),
-            .out = TSR_TENSOR(out, TSR_F32, 1, depth, HEADS, DIM_V),
-            .lse = TSR_TENSOR(lse, TSR_F32, 1, HEADS, depth));
+    tsr_attention_decode_args args =
+        TSR_ATTENTION_DECODE_ARGS(.mask = TSR_MASK_CAUSAL,
+                                  .q = TSR_TENSOR(q, TSR_F32, 1, depth, HEADS, DIM),
+                                  .k_new = TSR_TENSOR(k, TSR_F32, 1, depth, KV_HEADS, DIM),
+                                  .v_new = TSR_TENSOR(v, TSR_F32, 1, depth, KV_HEADS, DIM_V),
+                                  .k_cache =
+                                      TSR_TENSOR(w.k[b], TSR_F32, 1, CAPACITY, KV_HEADS, DIM),
+                                  .v_cache =
+                                      TSR_TENSOR(w.v[b], TSR_F32, 1, CAPACITY, KV_HEADS, DIM_V),
+                                  .cache_seqlens = TSR_TENSOR(w.lengths + b, TSR_I32, 1),
+                                  .out = TSR_TENSOR(out, TSR_F32, 1, depth, HEADS, DIM_V),
+                                  .lse = TSR_TENSOR(lse, TSR_F32, 1, HEADS, depth));
     assert_ok(tsr_attention_decode(ctx, &args));
     for (int h = 0; h < HEADS; h++) {
         for (int c = 0; c < DIM_V; c++)

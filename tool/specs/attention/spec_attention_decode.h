@@ -65,7 +65,8 @@ enum decode_param {
 
 struct decode_sizes {
     int64_t batch, seqlen_q, total_q, heads, kv_heads, head_dim, head_dim_v;
-    int64_t capacity, page_size, max_pages, num_pages; // contiguous: one page for each sequence or slot
+    int64_t capacity, page_size, max_pages,
+        num_pages; // contiguous: one page for each sequence or slot
     int64_t rotary_dim, num_positions;
     bool is_packed, is_paged, has_slots, has_new, has_rope;
 };

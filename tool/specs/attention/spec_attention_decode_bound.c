@@ -17,7 +17,7 @@ struct view {
     struct decode_sizes n;
     const double *q, *cosine, *sine, *slopes, *sinks, *k, *v, *q_norm, *k_norm, *k_new;
     const double *k_scale, *v_scale; // NULL: 1
-    double e_norm_q, e_norm_k; // 0: no norm
+    double e_norm_q, e_norm_k;       // 0: no norm
     double scale, softcap, rounding,
         least; // rounding, least: unit roundoff, half the smallest number
 };
@@ -104,8 +104,8 @@ static void e4m3_errors(const struct view *t, const struct decode_rows *rows, in
          errors);
     for (int64_t c = 0; c < t->n.head_dim; c++) {
         double error = errors[c] + 2 * u32 * fabs(key[c]) + tiny;
-        errors[c] = rounded_to_e4m3((key[c] + error) / scale) -
-                    rounded_to_e4m3((key[c] - error) / scale);
+        errors[c] =
+            rounded_to_e4m3((key[c] + error) / scale) - rounded_to_e4m3((key[c] - error) / scale);
         if (!is_changed(t, c)) errors[c] = 0;
     }
 }

@@ -82,7 +82,8 @@ bool decode_sees(const struct op_case *c, const struct decode_rows *rows, int64_
     int64_t d = i + rows->len_k - rows->len_q, t = j - (rows->len_k - rows->len_q);
     if (has_data(c, DEC_TREE_MASK) && t >= 0) {
         int64_t n = (int64_t)p[DEC_SEQLEN_Q], of = p[DEC_TREE_BATCH] != 0 ? rows->batch : 0;
-        if (tsr_load(TSR_U8, c->tensor[DEC_TREE_MASK].data, (of * n + i) * n + t) == 0) return false;
+        if (tsr_load(TSR_U8, c->tensor[DEC_TREE_MASK].data, (of * n + i) * n + t) == 0)
+            return false;
     }
     if (p[DEC_MASK] != TSR_MASK_NONE && j > d) return false;
     if (p[DEC_WINDOW_LEFT] >= 0 && j < d - (int64_t)p[DEC_WINDOW_LEFT]) return false;

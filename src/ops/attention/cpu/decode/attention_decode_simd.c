@@ -100,8 +100,8 @@ static void normalise(float *x, int64_t dims, const float *weight, float offset,
         vf_store(x + i, vf_load(x + i) * rstd * (vf_load(weight + i) + first) * scale);
     if (i < dims)
         vf_store_n(x + i,
-                   vf_load_n(x + i, dims - i) * rstd *
-                       (vf_load_n(weight + i, dims - i) + first) * scale,
+                   vf_load_n(x + i, dims - i) * rstd * (vf_load_n(weight + i, dims - i) + first) *
+                       scale,
                    dims - i);
 }
 
@@ -356,8 +356,7 @@ SIMD_INLINE void add_scaled_as(tsr_dtype dtype, const void *x, int64_t n, float 
         vf_store(sum + i, vf_fma(vf_load_wide(dtype, x, i), f, vf_load(sum + i)));
     if (i < n)
         vf_store_n(sum + i,
-                   vf_fma(vf_load_wide_n(dtype, x, i, n - i), f, vf_load_n(sum + i, n - i)),
-                   n - i);
+                   vf_fma(vf_load_wide_n(dtype, x, i, n - i), f, vf_load_n(sum + i, n - i)), n - i);
 }
 
 static void add_scaled(tsr_dtype dtype, const void *x, int64_t n, float factor, float *sum) {

@@ -99,9 +99,9 @@ static void weigh_row(const struct split *t, int64_t first, int64_t n, int64_t r
     struct attention_range part = part_of(t, i, first, n);
     if (part.begin == part.end) return;
     int64_t head = (t->first_head + r / t->rows) * t->group + r % t->group;
-    float before = attention_decode_weigh(
-        w, &t->seq, i, head, first + part.begin, part.end - part.begin,
-        t->s + r * S_STRIDE + part.begin, &t->max[r], &t->sum[r]);
+    float before =
+        attention_decode_weigh(w, &t->seq, i, head, first + part.begin, part.end - part.begin,
+                               t->s + r * S_STRIDE + part.begin, &t->max[r], &t->sum[r]);
     if (before != 1) w->rows->scale(t->o + r * floats, floats, before);
 }
 
@@ -167,8 +167,8 @@ static void close_split(const struct split *t, int64_t split) {
         int64_t head = (t->first_head + r / t->rows) * t->group + r % t->group;
         struct attention_decode_state state = {t->o + r * floats, t->max[r], t->sum[r]};
         if (t->job->num_splits == 1) {
-            attention_decode_finish(&w->base, &t->seq, i, head, &state, 1,
-                                    w->base.p->v_cache.dtype, t->scratch);
+            attention_decode_finish(&w->base, &t->seq, i, head, &state, 1, w->base.p->v_cache.dtype,
+                                    t->scratch);
             continue;
         }
         int64_t at = ((t->job->first_row + i) * a->num_heads_q + head) * w->most_splits + split;

@@ -96,8 +96,7 @@ static void append_row(const struct attention_decode_work *w,
         if (scale->data == NULL)
             w->rows->store(p->a.dtype, wide, dims, 1.0f, y);
         else
-            w->kernels->store_e4m3(wide, dims,
-                                   (float)attention_decode_scale(scale, seq->batch, h),
+            w->kernels->store_e4m3(wide, dims, (float)attention_decode_scale(scale, seq->batch, h),
                                    (uint8_t *)y);
     }
 }

@@ -62,9 +62,9 @@ static bool pack_values(const struct decode_work *w, const struct attention_tile
     int64_t element = (int64_t)tsr_dtype_bytes(v->dtype), head = t->kv_head * v->head * element;
     bool has_nonfinite = false;
     for (int64_t j = 0; j < num_keys && !has_nonfinite; j++)
-        has_nonfinite = v->dtype == TSR_E4M3 ? has_nan(rows[j] + head, dims)
-                                             : t->kernels->have_nonfinite(
-                                                   v->dtype, rows[j] + head, 0, 1, dims);
+        has_nonfinite = v->dtype == TSR_E4M3
+                            ? has_nan(rows[j] + head, dims)
+                            : t->kernels->have_nonfinite(v->dtype, rows[j] + head, 0, 1, dims);
     for (int64_t j = 0, keys; j < num_keys; j += keys) {
         keys = run_of(rows + j, num_keys - j, v->seq * element);
         for (int64_t c = 0; c < dims; c += nr)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes new rows into the caches, by a whole block: keys are normalised, rotated and rounded. Rows that do not fit, or have no page, are
-// dropped.
+// Writes new rows into the caches, by a whole block: keys are normalised, rotated and rounded. Rows that do not fit, or have no
+// page, are dropped.
 #ifndef TSRI_ATTENTION_DECODE_APPEND_CUH
 #define TSRI_ATTENTION_DECODE_APPEND_CUH
 

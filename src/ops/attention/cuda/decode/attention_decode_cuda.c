@@ -253,7 +253,9 @@ static struct attention_decode_params params_of(const struct attention_decode_pr
         .norm_eps = (float)p->norm_eps,
         .norm_offset = (float)p->norm_offset,
         // Two of f16 are as exact as fp32.
-        .num_query_parts = p->cos.data == NULL && p->q_norm.data == NULL ? 1 : is_e4m3(p) ? 2 : 3,
+        .num_query_parts = p->cos.data == NULL && p->q_norm.data == NULL ? 1
+                           : is_e4m3(p)                                  ? 2
+                                                                         : 3,
         .most_keys = (int)p->most_keys,
         .is_aligned = is_cache_aligned(p, &p->k_cache, p->a.head_dim) &&
                       is_cache_aligned(p, &p->v_cache, p->a.head_dim_v),
@@ -323,7 +325,8 @@ static uint64_t new_mark(void) {
 // cache, if at all, near the multiprocessors that read them last, and blocks that start early are on other multiprocessors in each
 // call.
 static bool comes_early(const struct attention_decode_problem *p) {
-    const int64_t row = (p->a.head_dim + p->a.head_dim_v) * (int64_t)tsr_dtype_bytes(p->k_cache.dtype);
+    const int64_t row =
+        (p->a.head_dim + p->a.head_dim_v) * (int64_t)tsr_dtype_bytes(p->k_cache.dtype);
     return p->a.dtype != TSR_F32 &&
            p->a.num_batches * p->a.num_heads_kv * p->most_keys * row <= EARLY_BYTES;
 }

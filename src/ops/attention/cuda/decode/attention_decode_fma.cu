@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode of q of f32, with caches of f32 or e4m3: up to 4 query rows of a key head against a chunk of its keys, in fp32 throughout. Four warps take KEYS keys
-// each in turn, 4 KiB of K and 4 KiB of V, as a lane holds 32 columns of its key. The lanes of a key add up their parts of the
-// scores; weights go through shared memory to the lanes that hold the columns of V. The next keys are on their way while these are
-// weighed, the next values while the next keys are. Softmax is online (arXiv:1805.02867) but for a reference that stays until a
-// score exceeds it by SLACK.
-// Floor: the caches read once, 8 head_dim bytes a key and key head.
+// Decode of q of f32, with caches of f32 or e4m3: up to 4 query rows of a key head against a chunk of its keys, in fp32 throughout.
+// Four warps take KEYS keys each in turn, 4 Ki elements of K and V together, as a lane holds 32 columns of its key. The lanes of a
+// key add up their parts of the scores; weights go through shared memory to the lanes that hold the columns of V. The next keys are
+// on their way while these are weighed, the next values while the next keys are. Softmax is online (arXiv:1805.02867) but for a
+// reference that stays until a score exceeds it by SLACK.
+// Floor: the caches read once, 8 head_dim bytes a key and key head, 2 of e4m3.
 // Limit: reading memory; with many chunks the second launch.
 // Figures: docs/kernels/attention_decode.md.
 // The host defines
@@ -21,7 +21,8 @@
 
 // Load i of a lane's LOADS of its key is four elements at this column. Those of e4m3 are read four loads at a time.
 #if IS_E4M3
-#define KEY_COLUMN(i) ((i) / 4 * LANES_PER_KEY * 16 + (int)threadIdx.x % LANES_PER_KEY * 16 + (i) % 4 * 4)
+#define KEY_COLUMN(i)                                                                              \
+    ((i) / 4 * LANES_PER_KEY * 16 + (int)threadIdx.x % LANES_PER_KEY * 16 + (i) % 4 * 4)
 #else
 #define KEY_COLUMN(i) (((i)*LANES_PER_KEY + (int)threadIdx.x % LANES_PER_KEY) * 4)
 #endif
@@ -41,7 +42,7 @@ struct shared {
     int begin[ROWS], end[ROWS], diagonal[ROWS];
     const unsigned char *tree[ROWS];
     unsigned seen[WARPS][ROWS]; // bits of a warp's keys
-    struct decode_item item; // rarely used, so kept out of registers
+    struct decode_item item;    // rarely used, so kept out of registers
 };
 
 // ---- Loads ------------------------------------------------------------------------------------
@@ -138,9 +139,8 @@ DEVICE void load_query(const struct attention_decode_params *p, const struct dec
         shared->queries[row][c] = x * scale;
     }
     if (lane != 0) return;
-    shared->slope[row] = is_there && p->a.slopes.data != 0
-                             ? decode_value(p, &p->a.slopes, item->batch, head)
-                             : 0;
+    shared->slope[row] =
+        is_there && p->a.slopes.data != 0 ? decode_value(p, &p->a.slopes, item->batch, head) : 0;
     int end = is_there ? attention_end_key(&p->a, &item->s, query) : 0;
     shared->diagonal[row] = query + item->s.shift;
     shared->tree[row] = decode_tree_of(p, &item->s, item->batch, query);
@@ -207,7 +207,8 @@ DEVICE void note_seen(const struct attention_decode_params *p, struct shared *sh
 // j: the warp's first key. A row sees all of its keys if is_whole is set, else those that shared->seen has.
 DEVICE void finish_scores(float s[ROWS], const struct attention_decode_params *p,
                           const struct shared *shared, int is_whole, int j) {
-    const int warp = threadIdx.x / 32, of_warp = threadIdx.x % 32 / LANES_PER_KEY, key = j + of_warp;
+    const int warp = threadIdx.x / 32, of_warp = threadIdx.x % 32 / LANES_PER_KEY,
+              key = j + of_warp;
     EACH(r, ROWS) {
         float x = p->a.has_terms
                       ? decode_score(p, shared->slope[r], key - shared->diagonal[r], s[r])

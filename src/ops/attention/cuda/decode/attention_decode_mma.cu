@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode of q of 16 bits: up to 8 ROW_TILES query rows of a key head against a chunk of its keys, on tensor cores, so that groups of
-// heads cost no more than one. Four warps take 16 keys each in turn, K and V go from memory to registers and from there into the
-// products: s' = K q' and o' = V' p', with keys, then columns, as rows of a, so that queries fill only 8 columns of b. The next
-// keys are on their way while these are weighed, the next values while the next keys are. Softmax is online (arXiv:1805.02867) but
-// for a reference that stays until a score exceeds it by SLACK, which nearly none does.
-// Which column of a head is which of a product is free to choose, as long as both factors agree: lane (g, t) reads eight elements of
-// keys g and g + 8 at column 8 t, and of the values 2 t, 2 t + 1, + 8 at column 8 g.
+// Decode of q of 16 bits: up to 8 ROW_TILES query rows of a key head against a chunk of its keys, on tensor cores, so that groups
+// of heads cost no more than one. Four warps take 16 keys each in turn, K and V go from memory to registers and from there into
+// the products: s' = K q' and o' = V' p', with keys, then columns, as rows of a, so that queries fill only 8 columns of b. The
+// next keys are on their way while these are weighed, the next values while the next keys are. Softmax is online
+// (arXiv:1805.02867) but for a reference that stays until a score exceeds it by SLACK, which nearly none does.
+// Which column of a head is which of a product is free to choose, as long as both factors agree: lane (g, t) reads eight elements
+// of keys g and g + 8 at column 8 t, and of the values 2 t, 2 t + 1, + 8 at column 8 g.
 // Caches of e4m3 are computed in f16, which holds their numbers, whatever 16 bits q has.
-// Floor: the caches read once, 4 head_dim bytes a key and key head, 2 of e4m3. Limit: reading memory; with few keys a block's start,
-// with many chunks the second launch. Figures: docs/kernels/attention_decode.md. The host defines
+// Floor: the caches read once, 4 head_dim bytes a key and key head, 2 of e4m3. Limit: reading memory; with few keys a block's
+// start, with many chunks the second launch. Figures: docs/kernels/attention_decode.md. The host defines
 //     DTYPE (3, 4; e4m3: 4), IS_E4M3 (of the caches), DIMS (64, 128, 256: columns of a head, at least as many as it has),
 //     ROW_TILES (1, 2), BLOCKS (of an SM)
 #include "ops/attention/cuda/decode/attention_decode_mma.cuh"
 
 // ---- Queries ----------------------------------------------------------------------------------
 
-// Stores a row in DTYPE, or if it is normalised or rotated as three numbers of DTYPE per column. These are scaled by a power of two,
-// so that the third is not below the least f16.
+// Stores a row in DTYPE, or if it is normalised or rotated as num_query_parts numbers of DTYPE per column. These are scaled by a
+// power of two, so that the last is not below the least f16.
 DEVICE void load_query(const struct attention_decode_params *p, const struct decode_item *item,
                        int row, struct shared *shared) {
     int lane = threadIdx.x % 32, is_there = row < item->num_rows;
@@ -53,9 +53,8 @@ DEVICE void load_query(const struct attention_decode_params *p, const struct dec
     if (lane != 0) return;
     shared->factor[row] =
         factor * p->a.softmax_scale * decode_scale_at(p, &p->k_scale, item->batch, item->head);
-    shared->slope[row] = is_there && p->a.slopes.data != 0
-                             ? decode_value(p, &p->a.slopes, item->batch, head)
-                             : 0;
+    shared->slope[row] =
+        is_there && p->a.slopes.data != 0 ? decode_value(p, &p->a.slopes, item->batch, head) : 0;
     int end = is_there ? attention_end_key(&p->a, &item->s, query) : 0;
     shared->diagonal[row] = query + item->s.shift;
     shared->tree[row] = decode_tree_of(p, &item->s, item->batch, query);
@@ -86,7 +85,8 @@ DEVICE void finish_scores(float s[ROW_TILES][4], const struct attention_decode_p
             float x = s[n][e] * shared->factor[row];
             x = p->a.has_terms ? decode_score(p, shared->slope[row], key - shared->diagonal[row], x)
                                : x * LOG2_E;
-            s[n][e] = is_whole || shared->seen[threadIdx.x / 32][row] >> (key - j) & 1 ? x : -INFINITE;
+            s[n][e] =
+                is_whole || shared->seen[threadIdx.x / 32][row] >> (key - j) & 1 ? x : -INFINITE;
         }
     }
 }

@@ -40,7 +40,7 @@ struct shared {
     int begin[ROWS], end[ROWS], diagonal[ROWS];
     const unsigned char *tree[ROWS];
     unsigned seen[WARPS][ROWS]; // bits of a warp's keys
-    struct decode_item item; // rarely used, so kept out of registers
+    struct decode_item item;    // rarely used, so kept out of registers
 };
 
 // ---- Loads ------------------------------------------------------------------------------------
@@ -84,7 +84,8 @@ DEVICE unsigned word_of(decode_group x, int i) {
 DEVICE decode_group gather(const void *row, int col, int dims) {
     unsigned word[2] = {0, 0};
     EACH(i, 8) {
-        if (col + i < dims) word[i / 4] |= (unsigned)((const unsigned char *)row)[col + i] << i % 4 * 8;
+        if (col + i < dims)
+            word[i / 4] |= (unsigned)((const unsigned char *)row)[col + i] << i % 4 * 8;
     }
     return make_uint2(word[0], word[1]);
 }
@@ -172,9 +173,10 @@ DEVICE void add_scores(float s[ROW_TILES][4], const decode_group k[2 * K_STEPS],
     }
 }
 
-// Word i of this lane's eight elements of each value, from column 64 h on, as the a operand: two columns by the warp's keys. A key whose
-// bit in `kept` is not set counts as 0.
-DEVICE void values_of(unsigned a[4], const decode_group v[4 * V_STEPS], int h, int i, unsigned kept) {
+// Word i of this lane's eight elements of each value, from column 64 h on, as the a operand: two columns by the warp's keys. A key
+// whose bit in `kept` is not set counts as 0.
+DEVICE void values_of(unsigned a[4], const decode_group v[4 * V_STEPS], int h, int i,
+                      unsigned kept) {
     unsigned x[4];
     EACH(j, 4) { x[j] = kept >> j & 1 ? word_of(v[j * V_STEPS + h], i) : 0; }
     a[0] = __byte_perm(x[0], x[1], 0x5410);

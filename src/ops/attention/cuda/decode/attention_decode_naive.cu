@@ -37,7 +37,8 @@ DEVICE void attend(const struct attention_decode_params *p, const struct attenti
     __syncthreads();
     for (int j = begin + warp; j < end; j += WARPS) {
         if (tree != 0 && j >= s->shift && tree[j * p->tree_stride[2]] == 0) continue;
-        struct decode_row row = decode_row_at(p, batch, kv_head, (unsigned)s->k_first + (unsigned)j);
+        struct decode_row row =
+            decode_row_at(p, batch, kv_head, (unsigned)s->k_first + (unsigned)j);
         const void *k = (const void *)row.k, *v = (const void *)row.v;
         float x = 0;
         for (int c = lane; c < p->a.head_dim; c += 32)
