@@ -1,8 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of a decode item: adds up its warps' results in order, as a final or a partial result. Include it after `struct shared`
-// with o[WARPS][ROWS][], reference and sum [WARPS][ROWS]. One definition serves the kernels of all dtypes.
+// What the kernels of all dtypes do alike: they note which keys rows see, and add up the warps' results of an item in order, as a
+// final or a partial result. Include it after `struct shared` with o[WARPS][ROWS][], reference, sum and seen [WARPS][ROWS], and
+// begin, end and tree [ROWS].
 #ifndef TSRI_ATTENTION_DECODE_COMBINE_CUH
 #define TSRI_ATTENTION_DECODE_COMBINE_CUH
+
+// Notes which of the warp's keys from j on each row sees.
+DEVICE void note_seen(const struct attention_decode_params *p, struct shared *shared, int j) {
+    const int row = threadIdx.x % 32;
+    __syncwarp(); // all lanes have used what was noted before
+    if (row < ROWS)
+        shared->seen[threadIdx.x / 32][row] = decode_seen(
+            p, &shared->item.s, shared->tree[row], shared->begin[row], shared->end[row], j, KEYS);
+    __syncwarp();
+}
 
 DEVICE void combine(const struct attention_decode_params *p, const struct decode_item *item,
                     const struct shared *shared) {

@@ -192,16 +192,6 @@ DEVICE void add_values(float o[ROWS][4 * V_PARTS], const decode_four v[LOADS],
     }
 }
 
-// Notes which of the warp's keys from j on each row sees.
-DEVICE void note_seen(const struct attention_decode_params *p, struct shared *shared, int j) {
-    const int row = threadIdx.x % 32;
-    __syncwarp(); // all lanes have used what was noted before
-    if (row < ROWS)
-        shared->seen[threadIdx.x / 32][row] = decode_seen(
-            p, &shared->item.s, shared->tree[row], shared->begin[row], shared->end[row], j, KEYS);
-    __syncwarp();
-}
-
 // ---- Softmax ----------------------------------------------------------------------------------
 
 // j: the warp's first key. A row sees all of its keys if is_whole is set, else those that shared->seen has.

@@ -62,16 +62,6 @@ DEVICE void load_query(const struct attention_decode_params *p, const struct dec
     shared->end[row] = end < item->end ? end : item->end;
 }
 
-// Notes which of the warp's keys from j on each row sees.
-DEVICE void note_seen(const struct attention_decode_params *p, struct shared *shared, int j) {
-    const int row = threadIdx.x % 32;
-    __syncwarp(); // all lanes have used what was noted before
-    if (row < ROWS)
-        shared->seen[threadIdx.x / 32][row] = decode_seen(
-            p, &shared->item.s, shared->tree[row], shared->begin[row], shared->end[row], j, KEYS);
-    __syncwarp();
-}
-
 // ---- Softmax ----------------------------------------------------------------------------------
 
 // Lane (g, t) has the scores of keys j + g and j + g + 8 for rows 2 t and 2 t + 1 of each tile.
