@@ -16,6 +16,24 @@ SIMD_INLINE int64_t simd_bytes(tsr_dtype dtype) {
 SIMD_INLINE vf vf_load_fp8(tsr_dtype dtype, const uint8_t *from) {
     return dtype == TSR_E4M3 ? tsri_e4m3_to_float(*from) : tsri_e5m2_to_float(*from);
 }
+#elif defined(TSRI_SIMD_AVX512)
+// gcc 12 would widen the bytes through memory.
+SIMD_INLINE vf vf_load_fp8(tsr_dtype dtype, const uint8_t *from) {
+    const bool is_e4m3 = dtype == TSR_E4M3;
+    const int shift = is_e4m3 ? 20 : 21, largest = is_e4m3 ? 0x7e << 20 : 0x7b << 21;
+    __m512i raw = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from)); // the sign in place
+    __m512i size =
+        _mm512_and_si512(_mm512_slli_epi32(raw, (unsigned)shift), _mm512_set1_epi32(0x7f << shift));
+    vf x = _mm512_castsi512_ps(size) * vf_set1(is_e4m3 ? 0x1p120f : 0x1p112f);
+    __m512i special = _mm512_set1_epi32(0x7fc00000);
+    if (!is_e4m3)
+        special = _mm512_or_si512(_mm512_and_si512(size, _mm512_set1_epi32(3 << shift)),
+                                  _mm512_set1_epi32(0x7f800000));
+    x = _mm512_mask_blend_ps(_mm512_cmpgt_epu32_mask(size, _mm512_set1_epi32(largest)), x,
+                             _mm512_castsi512_ps(special));
+    return _mm512_castsi512_ps(
+        _mm512_ternarylogic_epi32(_mm512_castps_si512(x), raw, _mm512_set1_epi32(INT32_MIN), 0xf8));
+}
 #else
 typedef uint8_t vf_bytes __attribute__((vector_size(VL)));
 typedef uint32_t vf_words __attribute__((vector_size(VL * 4)));

@@ -25,7 +25,7 @@ def rotate(x, positions, cos, sin, interleaved):
     return y
 
 
-def attend(q, k, v, mask="causal", left=None, softcap=0, sinks=None):
+def attend(q, k, v, mask="causal", left=None, softcap=0, sinks=None, tree=None):
     (sq, heads, dim), (sk, kv_heads, _) = q.shape, k.shape
     k, v = (np.repeat(t, heads // kv_heads, 1) for t in (k, v))
     s = np.einsum("ihd,jhd->hij", q, k) / math.sqrt(dim)
@@ -36,6 +36,8 @@ def attend(q, k, v, mask="causal", left=None, softcap=0, sinks=None):
     seen = (j <= diagonal) if mask == "causal" else np.ones((sq, sk), bool)
     if left is not None:
         seen = seen & (j >= diagonal - left)
+    if tree is not None:
+        seen = seen & ((j < sk - sq) | (tree[i, np.maximum(j - sk + sq, 0)] != 0))
     s = np.where(seen, s, -np.inf)
     if sinks is not None:
         s = np.concatenate([s, np.broadcast_to(sinks[:, None, None], (heads, sq, 1))], -1)
@@ -44,30 +46,60 @@ def attend(q, k, v, mask="causal", left=None, softcap=0, sinks=None):
     return np.einsum("hij,jhd->ihd", np.exp(s - lse[..., None]), v), lse
 
 
-def decode(t, interleaved=False, **options):
+def normalise(x, t, name, eps=1e-6, offset=0):
+    """RMSNorm of each head, if the file has its weight."""
+    if name not in t:
+        return x
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * (wide(t[name]) + offset)
+
+
+def scale_of(t, name, b):
+    """The factors (kv_heads, 1) of a cache."""
+    if name not in t:
+        return 1
+    scale = wide(t[name])
+    return (scale[b] if scale.ndim == 2 else np.atleast_1d(scale))[:, None]
+
+
+def stored(x, scale, dtype):
+    """A new row as a cache of a dtype holds it."""
+    if dtype.itemsize > 1:
+        return x.astype(dtype)
+    return np.clip((x / scale).astype(np.float32), -448, 448).astype(dtype)
+
+
+def decode(t, interleaved=False, norm={}, **options):
     """All outputs for the file's tensors, sequence by sequence."""
     packed, paged = "cu_seqlens_q" in t, "page_table" in t
-    dtype = t["q"].dtype
+    dtype = t["k_cache"].dtype
     k_cache, v_cache = t["k_cache"].copy(), t["v_cache"].copy()
     out = np.zeros(t["q"].shape[:-1] + v_cache.shape[-1:])
     lse = np.zeros(tuple(np.moveaxis(out[..., 0], -1, -2).shape))
     for b, old in enumerate(t["cache_seqlens"]):
         rows = slice(t["cu_seqlens_q"][b], t["cu_seqlens_q"][b + 1]) if packed else b
-        q = wide(t["q"][rows])
+        q = normalise(wide(t["q"][rows]), t, "q_norm", **norm)
         total = old + len(q) if "k_new" in t else old
-        places = [(t["page_table"][b, j // k_cache.shape[1]], j % k_cache.shape[1]) if paged else (b, j)
-                  for j in range(total)]
+        slot = t["cache_batch_idx"][b] if "cache_batch_idx" in t else b
+        pad = t["leftpad_k"][b] if "leftpad_k" in t else 0
+        places = [(t["page_table"][b, j // k_cache.shape[1]], j % k_cache.shape[1]) if paged else (slot, j)
+                  for j in range(pad, total)]
+        old, total = old - pad, total - pad
         if "cos" in t:
             angles = (wide(t["cos"]), wide(t["sin"]), interleaved)
             q = rotate(q, np.arange(total - len(q), total), *angles)
         if "k_new" in t:
-            k_new = wide(t["k_new"][rows])
+            k_new = normalise(wide(t["k_new"][rows]), t, "k_norm", **norm)
             if "cos" in t:
                 k_new = rotate(k_new, np.arange(old, total), *angles)
             for place, k, v in zip(places[old:], k_new, t["v_new"][rows]):
-                k_cache[place], v_cache[place] = k.astype(dtype), v
-        k, v = (np.stack([wide(cache[place]) for place in places]) for cache in (k_cache, v_cache))
-        o, l = attend(q, k, v, sinks=wide(t["sinks"]) if "sinks" in t else None, **options)
+                k_cache[place] = stored(k, scale_of(t, "k_scale", b), dtype)
+                v_cache[place] = stored(wide(v), scale_of(t, "v_scale", b), dtype)
+        k, v = (np.stack([wide(cache[place]) for place in places]) * scale_of(t, name, b)
+                for cache, name in ((k_cache, "k_scale"), (v_cache, "v_scale")))
+        tree = t.get("tree_mask")
+        if tree is not None and tree.ndim == 3:
+            tree = tree[b]
+        o, l = attend(q, k, v, tree=tree, sinks=wide(t["sinks"]) if "sinks" in t else None, **options)
         out[rows] = o
         if packed:
             lse[:, rows] = l
@@ -117,6 +149,66 @@ def test_decode(apply, dtype, page_size, sq):
 def test_prefill_and_decode(apply, page_size):
     tensors = tensors_of(lengths=(0, 60, 31, 95), seqlens=(40, 1, 13, 1), page_size=page_size, capacity=224, dim=64)
     agree(apply("attention-decode", tensors, "--mask", "causal"), decode(tensors), "f32")
+
+
+@pytest.mark.parametrize("sq", [1, 20])
+def test_slots(apply, refuse, sq):
+    tensors = tensors_of(sq=sq)
+    for name in ("k_cache", "v_cache"):  # five slots for three sequences
+        tensors[name] = np.concatenate([tensors[name], tensors[name][:2]])
+    tensors["cache_batch_idx"] = np.array([3, 0, 4], np.int32)
+    agree(apply("attention-decode", tensors, "--mask", "causal"), decode(tensors), "f32")
+    bad = tensors | {"cache_batch_idx": np.array([3, 5, 4], np.int32)}
+    refuse("attention-decode", bad, words=["cache_batch_idx[1]", "5"])
+
+
+@pytest.mark.parametrize("names", [("q_norm", "k_norm"), ("q_norm",), ("k_norm",)])
+@pytest.mark.parametrize("dtype", MAIN)
+def test_norms(apply, dtype, names):
+    tensors = tensors_of(dtype, sq=3, rope=dtype == "f32") | {n: draw(n, (40,), dtype) for n in names}
+    rounded = 1 if dtype == "f32" or "k_norm" not in names else 3  # keys are rounded here twice
+    for option, norm in ((), {}), (("--zero-centered-weight", "--norm-eps", 0.01), {"eps": 0.01, "offset": 1}):
+        got, expected = apply("attention-decode", tensors, "--mask", "causal", *option), decode(tensors, norm=norm)
+        for name, value in expected.items():
+            bound = 0 if name == "v_cache" else rounded * ERROR[dtype] * (1 + np.abs(value).max())
+            check(got[name], value, bound, "f32" if name == "lse" else dtype)
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (3, 2)])
+@pytest.mark.parametrize("sq", [1, 20])
+@pytest.mark.parametrize("dtype", MAIN)
+def test_e4m3(apply, refuse, dtype, sq, shape):
+    tensors = tensors_of(dtype, sq=sq, rope=False)
+    for name in ("k", "v"):
+        tensors[name + "_cache"] = draw(name, tensors[name + "_cache"].shape, "e4m3", 10)
+        tensors[name + "_scale"] = np.asarray(0.05 + np.abs(draw(name + "s", shape)) / 10, np.float32)
+    tensors["v_new"][0, 0, 0, :2] *= 1000  # more than e4m3 holds
+    got, expected = apply("attention-decode", tensors, "--mask", "causal"), decode(tensors)
+    assert set(got) == set(expected)
+    for name, value in expected.items():
+        bound = 0 if name.endswith("cache") else ERROR[dtype] * (1 + np.abs(value).max())
+        check(got[name], value, bound, {"lse": "f32", "out": dtype}.get(name, "e4m3"))
+    for name in ("k_scale", "v_scale"):
+        refuse("attention-decode", {n: t for n, t in tensors.items() if n != name}, words=[name])
+
+
+@pytest.mark.parametrize("shape", [(), (3,)])
+@pytest.mark.parametrize("sq", [5, 20])
+def test_tree(apply, sq, shape):
+    tree = (np.random.default_rng(4).random((*shape, sq, sq)) < 0.4) | np.eye(sq, dtype=bool)
+    tensors = tensors_of(sq=sq, page_size=16) | {"tree_mask": tree.astype(np.uint8)}
+    agree(apply("attention-decode", tensors, "--mask", "causal"), decode(tensors), "f32")
+    got = apply("attention-decode", tensors, "--mask", "none", "--softcap", 4)
+    agree(got, decode(tensors, mask="none", softcap=4), "f32")
+
+
+@pytest.mark.parametrize("page_size", [None, 16])
+@pytest.mark.parametrize("sq", [1, 20])
+def test_padding(apply, refuse, sq, page_size):
+    tensors = tensors_of(sq=sq, page_size=page_size) | {"leftpad_k": np.array([2, 0, 33], np.int32)}
+    agree(apply("attention-decode", tensors, "--mask", "causal"), decode(tensors), "f32")
+    bad = tensors | {"leftpad_k": np.array([2, 0, 71], np.int32)}
+    refuse("attention-decode", bad, words=["leftpad_k[2]", "71"])
 
 
 @pytest.mark.parametrize("heads, kv_heads, dim, dim_v", [(1, 1, 1, 1), (8, 8, 128, 128), (16, 1, 64, 33), (4, 2, 256, 8)])

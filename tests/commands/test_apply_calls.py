@@ -133,7 +133,7 @@ def arguments_of(case, options, isa):
 
 FIRST_CHOICE = {"quant": 1}  # the value of an option's first word
 FLAGS = {"transpose_a", "transpose_b", "accumulate", "fast_accumulate", "interleaved", "no_renormalize",
-         "weights_on_input"}
+         "weights_on_input", "zero_centered_weight"}
 
 
 # ---- The call ----------------------------------------------------------------------------------

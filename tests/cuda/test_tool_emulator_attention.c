@@ -62,6 +62,15 @@ static const struct emulator_case cases[] = {
      "+v_new +lse +sinks"},
     {"attention_decode", "cuda-split", TSR_F32,
      "batch_size=2 num_heads=4 num_kv_heads=2 seqlen_q=1 seqlen_k=100 head_dim=64 +k_new +v_new"},
+    {"attention_decode", "cuda-split", TSR_BF16, // e4m3 in f16, a query of two parts
+     "batch_size=2 num_heads=8 num_kv_heads=2 seqlen_q=1 seqlen_k=200 head_dim=72 e4m3=1 "
+     "scale_dims=2 +k_scale +v_scale +k_new +v_new +q_norm +k_norm +leftpad_k"},
+    {"attention_decode", "cuda-split", TSR_F32,
+     "batch_size=2 num_heads=4 num_kv_heads=2 seqlen_q=1 seqlen_k=100 head_dim=80 e4m3=1 +k_scale "
+     "+v_scale +k_new +v_new"},
+    {"attention_decode", "cuda-split", TSR_F16,
+     "batch_size=2 num_heads=4 num_kv_heads=2 seqlen_q=7 seqlen_k=90 head_dim=64 +tree_mask "
+     "+cache_batch_idx +k_new +v_new"},
     {"attention_decode", "cuda-naive", TSR_BF16,
      "batch_size=2 num_heads=2 num_kv_heads=2 seqlen_q=1 seqlen_k=30 head_dim=32 +k_new +v_new"},
     {"attention_merge", NULL, TSR_BF16,

@@ -13,7 +13,8 @@ struct world {
     float q[BATCH][DIM], k_new[BATCH][DIM], v_new[BATCH][DIM];
     float k[BATCH * PAGES][PAGE][DIM], v[BATCH * PAGES][PAGE][DIM];
     float cos[CAPACITY][DIM / 2], sin[CAPACITY][DIM / 2], out[BATCH][DIM];
-    int32_t lengths[BATCH], table[BATCH][PAGES], offsets[BATCH + 1], num_errors, guard;
+    int32_t lengths[BATCH], table[BATCH][PAGES], offsets[BATCH + 1], slots[BATCH], padding[BATCH];
+    int32_t num_errors, guard;
 };
 
 static tsr_device device = {TSR_CUDA, 0};
@@ -30,13 +31,27 @@ static void fill(struct world *w) {
     for (int b = 0; b < BATCH; b++) {
         w->lengths[b] = 2 + b;
         w->offsets[b + 1] = b + 1;
+        w->slots[b] = b;
         for (int i = 0; i < PAGES; i++) w->table[b][i] = b * PAGES + i;
     }
 }
 
+// Changed metadata, and which sequences are bad with it.
+struct bend {
+    int32_t length; // of sequence 1; -100: unchanged
+    int32_t page;   // first table entry of sequence 2
+    int32_t unused; // last table entry of sequence 3, which is not read
+    int32_t offset; // end of the last sequence; 0: the batch is not packed
+    int positions;  // rows of the tables; the longest sequence has 2 + 5 + 1 keys
+    int num_errors;
+    unsigned bad;    // one bit per sequence
+    bool has_slots;  // instead of pages; of sequence 2: page
+    int32_t padding; // of sequence 1; 0: there is none
+};
+
 // Decodes one new token per sequence. The world is in the context's device memory.
 static tsr_status decode(tsr_context *ctx, const char *variant, struct world *w, int positions,
-                         bool is_packed) {
+                         const struct bend *bend) {
     tsr_attention_decode_args args =
         TSR_ATTENTION_DECODE_ARGS(.variant = variant, .mask = TSR_MASK_CAUSAL,
                                   .q = TSR_TENSOR(w->q, TSR_F32, BATCH, 1, 1, DIM),
@@ -50,41 +65,49 @@ static tsr_status decode(tsr_context *ctx, const char *variant, struct world *w,
                                   .sin = TSR_TENSOR(w->sin, TSR_F32, positions, DIM / 2),
                                   .out = TSR_TENSOR(w->out, TSR_F32, BATCH, 1, 1, DIM),
                                   .num_errors = TSR_TENSOR(&w->num_errors, TSR_I32, 1));
-    if (is_packed) {
+    if (bend->has_slots) {
+        args.k_cache = TSR_TENSOR(w->k, TSR_F32, BATCH, CAPACITY, 1, DIM);
+        args.v_cache = TSR_TENSOR(w->v, TSR_F32, BATCH, CAPACITY, 1, DIM);
+        args.page_table = (tsr_tensor){0};
+        args.cache_batch_idx = TSR_TENSOR(w->slots, TSR_I32, BATCH);
+    }
+    if (bend->padding != 0) args.leftpad_k = TSR_TENSOR(w->padding, TSR_I32, BATCH);
+    if (bend->offset != 0) {
         tsr_tensor *rows[] = {&args.q, &args.k_new, &args.v_new, &args.out};
         for (int i = 0; i < COUNT(rows); i++)
             *rows[i] = TSR_TENSOR(rows[i]->data, TSR_F32, BATCH, 1, DIM);
         args.cu_seqlens_q = TSR_TENSOR(w->offsets, TSR_I32, BATCH + 1);
         args.max_seqlen_q = 1;
     }
-    tsr_tensor *all[] = {&args.q,       &args.k_new,         &args.v_new,      &args.k_cache,
-                         &args.v_cache, &args.cache_seqlens, &args.page_table, &args.cu_seqlens_q,
-                         &args.cos,     &args.sin,           &args.out,        &args.num_errors};
+    tsr_tensor *all[] = {&args.q,
+                         &args.k_new,
+                         &args.v_new,
+                         &args.k_cache,
+                         &args.v_cache,
+                         &args.cache_seqlens,
+                         &args.page_table,
+                         &args.cu_seqlens_q,
+                         &args.cos,
+                         &args.sin,
+                         &args.out,
+                         &args.num_errors,
+                         &args.cache_batch_idx,
+                         &args.leftpad_k};
     for (int i = 0; i < COUNT(all); i++) all[i]->device = tsr_context_device(ctx);
     return tsr_attention_decode(ctx, &args);
 }
 
-static void decode_on_device(tsr_context *ctx, const char *variant, struct world *w, int positions,
-                             bool is_packed) {
+static void decode_on_device(tsr_context *ctx, const char *variant, struct world *w,
+                             const struct bend *bend) {
     void *there;
     assert_ok(tsr_memory_alloc(ctx, sizeof *w, &there));
     assert_ok(tsr_memory_copy(ctx, there, w, sizeof *w));
-    assert_ok(decode(ctx, variant, there, positions, is_packed));
+    assert_ok(decode(ctx, variant, there, bend->positions, bend));
     assert_ok(tsr_memory_copy(ctx, w, there, sizeof *w));
     assert_ok(tsr_context_synchronize(ctx));
     assert_ok(tsr_memory_free(ctx, there));
 }
 
-// Changed metadata, and which sequences are bad with it.
-struct bend {
-    int32_t length; // of sequence 1; -100: unchanged
-    int32_t page;   // first table entry of sequence 2
-    int32_t unused; // last table entry of sequence 3, which is not read
-    int32_t offset; // end of the last sequence; 0: the batch is not packed
-    int positions;  // rows of the tables; the longest sequence has 2 + 5 + 1 keys
-    int num_errors;
-    unsigned bad; // one bit per sequence
-};
 static const struct bend bends[] = {
     {-100, 8, 13, 0, POSITIONS, 0, 0},
     {-1, 8, 13, 0, POSITIONS, 1, 1u << 1},
@@ -100,7 +123,27 @@ static const struct bend bends[] = {
     {-100, 8, 13, BATCH, POSITIONS, 0, 0},
     {-100, 8, 13, BATCH + 3, POSITIONS, 1, 1u << 5},
     {-100, 8, 13, BATCH - 2, POSITIONS, 1, 1u << 5},
+    {-100, 2, 0, 0, POSITIONS, 0, 0, .has_slots = true},
+    {-100, -1, 0, 0, POSITIONS, 1, 1u << 2, .has_slots = true},
+    {-100, BATCH, 0, 0, POSITIONS, 1, 1u << 2, .has_slots = true},
+    {INT32_MAX, INT32_MIN, 0, 0, POSITIONS, 2, 1u << 1 | 1u << 2, .has_slots = true},
+    {9, 8, 13, 0, 9, 0, 0, .padding = 1}, // the longest has 9 keys
+    {9, 8, 13, 0, 8, 1, 1u << 1, .padding = 1},
+    {9, 8, 13, 0, CAPACITY, 0, 0, .padding = 9},
+    {9, 8, 13, 0, CAPACITY, 1, 1u << 1, .padding = 10},
+    {9, 2, 13, 0, CAPACITY, 1, 1u << 1, .has_slots = true, .padding = -1},
+    {9, 8, 13, 0, CAPACITY, 1, 1u << 1, .padding = INT32_MAX},
+    {CAPACITY, 8, 13, BATCH, CAPACITY, 1, 1u << 1, .padding = INT32_MIN},
 };
+
+static void apply(struct world *w, const struct bend *bend) {
+    fill(w);
+    w->table[2][0] = bend->page, w->table[3][PAGES - 1] = bend->unused;
+    if (bend->has_slots) w->slots[2] = bend->page;
+    if (bend->length != -100) w->lengths[1] = bend->length;
+    if (bend->offset != 0) w->offsets[BATCH] = bend->offset;
+    w->padding[1] = bend->padding;
+}
 
 static void bad_sequences_are_counted(void **state) {
     (void)state;
@@ -111,25 +154,22 @@ static void bad_sequences_are_counted(void **state) {
     for (int i = 0; i < COUNT(bends); i++)
         for (int v = 0; v < COUNT(variants); v++) {
             const struct bend *bend = &bends[i];
-            fill(&w);
-            w.table[2][0] = bend->page, w.table[3][PAGES - 1] = bend->unused;
-            if (bend->length != -100) w.lengths[1] = bend->length;
-            if (bend->offset != 0) w.offsets[BATCH] = bend->offset;
+            apply(&w, bend);
             good = w; // without the bad metadata
-            if (bend->bad & 1u << 1) good.lengths[1] = 3;
-            if (bend->bad & 1u << 2) good.table[2][0] = 8;
+            if (bend->bad & 1u << 1) good.lengths[1] = 3, good.padding[1] = 0;
+            if (bend->bad & 1u << 2) good.table[2][0] = 8, good.slots[2] = 2;
             good.offsets[BATCH] = BATCH;
-            tsr_status on_host = decode(host, NULL, &w, bend->positions, bend->offset != 0);
+            tsr_status on_host = decode(host, NULL, &w, bend->positions, bend);
             assert_int_equal(on_host, bend->num_errors > 0 ? TSR_INVALID_ARGUMENT : TSR_OK);
             assert_int_equal(w.num_errors, bend->num_errors > 0 ? -1 : 0);
-            if (bend->num_errors == 0) fill(&w), w.lengths[1] = good.lengths[1];
-            if (bend->num_errors == 0) w.table[3][PAGES - 1] = bend->unused;
-            decode_on_device(ctx, variants[v], &w, bend->positions, bend->offset != 0);
+            apply(&w, bend);
+            w.num_errors = -1;
+            decode_on_device(ctx, variants[v], &w, bend);
             if (w.num_errors != bend->num_errors)
                 fail_msg("case %d: num_errors is %d, expected %d", i, w.num_errors,
                          bend->num_errors);
             assert_int_equal(w.guard, 77);
-            assert_ok(decode(host, NULL, &good, CAPACITY, bend->offset != 0));
+            assert_ok(decode(host, NULL, &good, CAPACITY, bend));
             for (int j = 0; j < BATCH * DIM; j++)
                 if ((bend->bad >> j / DIM & 1) == 0 &&
                     !(fabsf(w.out[j / DIM][j % DIM] - good.out[j / DIM][j % DIM]) <= 1e-5f))

@@ -238,6 +238,10 @@ PTX_PAIRS(f16)
     }
 PTX_FP8(e4m3)
 PTX_FP8(e5m2)
+template <class D> static inline void ptx_mul_f16x2(D &d, unsigned x, unsigned y) {
+    d = (D)(emulator_to_f16(emulator_of_f16(x & 0xffff) * emulator_of_f16(y & 0xffff)) |
+            emulator_to_f16(emulator_of_f16(x >> 16) * emulator_of_f16(y >> 16)) << 16);
+}
 template <class D> static inline void ptx_cvt_rn_tf32_f32(D &d, float x) {
     unsigned bits = emulator_bits(x);
     if (x == x && fabsf(x) < emulator_float(0x7f800000u))

@@ -10,7 +10,7 @@
 
 #include "system/random.h"
 
-enum { SPEC_MAX_PARAMS = 24, SPEC_MAX_SLOTS = 36 };
+enum { SPEC_MAX_PARAMS = 32, SPEC_MAX_SLOTS = 36 };
 
 // ---- The parts of a description ---------------------------------------------------------------
 

@@ -40,8 +40,8 @@ tsr_status attention_check_view(const char *op, const char *field, tsr_tensor *t
     return TSR_OK;
 }
 
-static tsr_status check_small_dtype(const char *op, const char *field, const tsr_tensor *t,
-                                    tsr_dtype dtype) {
+tsr_status attention_check_small_dtype(const char *op, const char *field, const tsr_tensor *t,
+                                       tsr_dtype dtype) {
     if (t->dtype == dtype || (t->dtype == TSR_F32 && dtype != TSR_F64)) return TSR_OK;
     return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s, expected %s%s", op, field,
                      tsr_dtype_name(t->dtype), tsr_dtype_name(dtype),
@@ -52,7 +52,7 @@ static tsr_status check_bias(const char *op, const char *field, tsr_tensor *t, e
                              const struct attention_problem *p, struct attention_bias *bias) {
     if (!tsri_is_present(t)) return TSR_OK;
     TSRI_TRY(tsri_check_tensor(op, field, t, role));
-    TSRI_TRY(check_small_dtype(op, field, t, p->dtype));
+    TSRI_TRY(attention_check_small_dtype(op, field, t, p->dtype));
     const int64_t full[4] = {p->num_batches, p->num_heads_q, p->seqlen_q, p->seqlen_k};
     bool fits = t->ndim == 4;
     for (int i = 0; fits && i < 4; i++) fits = t->shape[i] == full[i] || t->shape[i] == 1;
@@ -78,7 +78,7 @@ tsr_status attention_check_per_head(const char *op, const char *field, tsr_tenso
                                     struct attention_per_head *per_head) {
     if (!tsri_is_present(t)) return TSR_OK;
     TSRI_TRY(tsri_check_tensor(op, field, t, role));
-    TSRI_TRY(check_small_dtype(op, field, t, p->dtype));
+    TSRI_TRY(attention_check_small_dtype(op, field, t, p->dtype));
     bool has_batch = may_have_batch && t->ndim == 2;
     char text[128];
     if ((t->ndim != 1 && !has_batch) || t->shape[t->ndim - 1] != p->num_heads_q ||

@@ -51,6 +51,9 @@ struct attention_fields {
 tsr_status attention_check_view(const char *op, const char *field, tsr_tensor *t,
                                 enum tsri_role role, bool is_packed, const int64_t shape[4],
                                 tsr_dtype dtype, struct attention_view *view);
+// dtype or f32.
+tsr_status attention_check_small_dtype(const char *op, const char *field, const tsr_tensor *t,
+                                       tsr_dtype dtype);
 tsr_status attention_check_per_head(const char *op, const char *field, tsr_tensor *t,
                                     enum tsri_role role, bool may_have_batch,
                                     const struct attention_problem *p,

@@ -105,17 +105,25 @@ static tsr_status check_queries(tsr_attention_decode_args *args, struct attentio
 static tsr_status check_cache(tsr_attention_decode_args *args, struct attention_decode_problem *p) {
     const struct attention_problem *a = &p->a;
     bool is_paged = tsri_is_present(&args->page_table);
-    p->num_pages = is_paged ? args->k_cache.shape[0] : a->num_batches;
+    p->has_slots = tsri_is_present(&args->cache_batch_idx);
+    if (is_paged && p->has_slots)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: cache_batch_idx is present beside page_table, expected only one", op);
+    tsr_dtype dtype = args->k_cache.dtype == TSR_E4M3 ? TSR_E4M3 : a->dtype;
+    p->num_pages = is_paged || p->has_slots ? args->k_cache.shape[0] : a->num_batches;
     p->page_size = args->k_cache.shape[1];
     p->capacity = p->num_pages == 0 ? 0 : p->page_size;
     const int64_t of_k[4] = {p->num_pages, p->page_size, a->num_heads_kv, a->head_dim};
     const int64_t of_v[4] = {p->num_pages, p->page_size, a->num_heads_kv, a->head_dim_v};
-    TSRI_TRY(attention_check_view(op, "k_cache", &args->k_cache, TSRI_OUT, false, of_k, a->dtype,
+    TSRI_TRY(attention_check_view(op, "k_cache", &args->k_cache, TSRI_OUT, false, of_k, dtype,
                                   &p->k_cache));
-    TSRI_TRY(attention_check_view(op, "v_cache", &args->v_cache, TSRI_OUT, false, of_v, a->dtype,
+    TSRI_TRY(attention_check_view(op, "v_cache", &args->v_cache, TSRI_OUT, false, of_v, dtype,
                                   &p->v_cache));
     TSRI_TRY(attention_check_offsets(op, "cache_seqlens", &args->cache_seqlens, a->num_batches,
                                      &p->cache_seqlens, &p->cache_seqlens_stride));
+    if (tsri_is_present(&args->leftpad_k))
+        TSRI_TRY(attention_check_offsets(op, "leftpad_k", &args->leftpad_k, a->num_batches,
+                                         &p->leftpad_k, &p->leftpad_stride));
     if (is_paged) {
         tsr_tensor *t = &args->page_table;
         TSRI_TRY(tsri_check_tensor(op, "page_table", t, TSRI_IN));
@@ -131,8 +139,42 @@ static tsr_status check_cache(tsr_attention_decode_args *args, struct attention_
             return tsri_fail(TSR_INVALID_ARGUMENT,
                              "%s: page_table has room for more keys than 2^48", op);
     }
+    if (p->has_slots)
+        TSRI_TRY(attention_check_offsets(op, "cache_batch_idx", &args->cache_batch_idx,
+                                         a->num_batches, &p->page_table, &p->page_table_stride[0]));
     p->most_keys = args->max_seqlen_k > 0 ? tsri_min(args->max_seqlen_k, p->capacity) : p->capacity;
     return TSR_OK;
+}
+
+// Scales come with caches of e4m3. The oracle, whose caches are f64, takes caches with scales for those.
+static tsr_status check_scale(const char *field, tsr_tensor *t,
+                              const struct attention_decode_problem *p,
+                              struct attention_per_head *scale) {
+    const struct attention_problem *a = &p->a;
+    const bool is_e4m3 = p->k_cache.dtype == TSR_E4M3;
+    if (!tsri_is_present(t) && is_e4m3)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: %s is absent, expected it beside caches of e4m3", op, field);
+    if (!tsri_is_present(t)) return TSR_OK;
+    if (!is_e4m3 && a->dtype != TSR_F64)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: %s is present beside caches of %s, expected it beside e4m3", op,
+                         field, tsr_dtype_name(p->k_cache.dtype));
+    TSRI_TRY(tsri_check_tensor(op, field, t, TSRI_IN));
+    TSRI_TRY(tsri_check_dtype(op, field, t, a->dtype == TSR_F64 ? TSR_F64 : TSR_F32));
+    if (t->ndim > 2 || (t->ndim > 0 && t->shape[t->ndim - 1] != a->num_heads_kv) ||
+        (t->ndim == 2 && t->shape[0] != a->num_batches))
+        return fail_shape(field, t, "(), (num_heads_kv,) or (batch, num_heads_kv)");
+    *scale = (struct attention_per_head){t->data, t->dtype, t->ndim == 2 ? t->stride[0] : 0,
+                                         t->ndim > 0 ? t->stride[t->ndim - 1] : 0};
+    return TSR_OK;
+}
+
+static tsr_status check_scales(tsr_attention_decode_args *args,
+                               struct attention_decode_problem *p) {
+    TSRI_TRY(check_beside("k_scale", &args->k_scale, "v_scale", &args->v_scale));
+    TSRI_TRY(check_scale("k_scale", &args->k_scale, p, &p->k_scale));
+    return check_scale("v_scale", &args->v_scale, p, &p->v_scale);
 }
 
 static tsr_status check_rotation(tsr_attention_decode_args *args,
@@ -156,6 +198,50 @@ static tsr_status check_rotation(tsr_attention_decode_args *args,
     return TSR_OK;
 }
 
+static tsr_status check_weight(const char *field, tsr_tensor *t,
+                               const struct attention_decode_problem *p,
+                               struct attention_decode_weight *weight) {
+    if (!tsri_is_present(t)) return TSR_OK;
+    TSRI_TRY(tsri_check_tensor(op, field, t, TSRI_IN));
+    TSRI_TRY(attention_check_small_dtype(op, field, t, p->a.dtype));
+    if (t->ndim != 1 || t->shape[0] != p->a.head_dim) return fail_shape(field, t, "(head_dim,)");
+    if (t->stride[0] != 1)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.stride[0] is %lld, expected 1", op, field,
+                         (long long)t->stride[0]);
+    *weight = (struct attention_decode_weight){t->data, t->dtype};
+    return TSR_OK;
+}
+
+static tsr_status check_norms(tsr_attention_decode_args *args, struct attention_decode_problem *p) {
+    TSRI_TRY(check_weight("q_norm", &args->q_norm, p, &p->q_norm));
+    TSRI_TRY(check_weight("k_norm", &args->k_norm, p, &p->k_norm));
+    TSRI_TRY(tsri_check_flag(op, "norm_eps", args->has_norm_eps, (double)args->norm_eps, true));
+    p->norm_eps = args->has_norm_eps ? (double)args->norm_eps : 1e-6;
+    p->norm_offset = args->zero_centered_weight != 0 ? 1 : 0;
+    if (p->norm_eps >= 0 && p->norm_eps <= 3.5e38) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT,
+                     "%s: norm_eps is %g, expected a finite number, 0 or more", op, p->norm_eps);
+}
+
+static tsr_status check_tree(tsr_tensor *t, struct attention_decode_problem *p) {
+    const struct attention_problem *a = &p->a;
+    if (!tsri_is_present(t)) return TSR_OK;
+    TSRI_TRY(tsri_check_tensor(op, "tree_mask", t, TSRI_IN));
+    if (a->is_packed)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: tree_mask is present beside cu_seqlens_q, expected only one", op);
+    if (t->dtype != TSR_U8)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: tree_mask.dtype is %s, expected u8", op,
+                         tsr_dtype_name(t->dtype));
+    const int first = t->ndim - 2;
+    if (first < 0 || first > 1 || t->shape[first] != a->seqlen_q ||
+        t->shape[first + 1] != a->seqlen_q || (first == 1 && t->shape[0] != a->num_batches))
+        return fail_shape("tree_mask", t, "([batch,] seqlen_q, seqlen_q)");
+    p->tree_mask = t->data;
+    for (int i = 0; i < t->ndim; i++) p->tree_stride[3 - t->ndim + i] = t->stride[i];
+    return TSR_OK;
+}
+
 // No output overlaps an input or another output.
 static tsr_status check_overlaps(const tsr_attention_decode_args *args) {
     const struct {
@@ -171,6 +257,13 @@ static tsr_status check_overlaps(const tsr_attention_decode_args *args) {
                {"v_new", &args->v_new},
                {"cache_seqlens", &args->cache_seqlens},
                {"page_table", &args->page_table},
+               {"cache_batch_idx", &args->cache_batch_idx},
+               {"leftpad_k", &args->leftpad_k},
+               {"q_norm", &args->q_norm},
+               {"k_norm", &args->k_norm},
+               {"k_scale", &args->k_scale},
+               {"v_scale", &args->v_scale},
+               {"tree_mask", &args->tree_mask},
                {"cu_seqlens_q", &args->cu_seqlens_q},
                {"cos", &args->cos},
                {"sin", &args->sin},
@@ -231,6 +324,9 @@ static tsr_status check(const tsr_context *ctx, const tsr_attention_decode_args 
     if (tsri_is_present(&args->lse)) TSRI_TRY(attention_check_lse(op, &args->lse, TSRI_OUT, a));
     TSRI_TRY(check_cache(args, p));
     TSRI_TRY(check_rotation(args, p));
+    TSRI_TRY(check_norms(args, p));
+    TSRI_TRY(check_scales(args, p));
+    TSRI_TRY(check_tree(&args->tree_mask, p));
     TSRI_TRY(attention_check_scores(&fields, a));
     if (a->mask == TSR_MASK_CAUSAL_TOP_LEFT)
         return tsri_fail(TSR_INVALID_ARGUMENT,

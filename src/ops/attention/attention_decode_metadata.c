@@ -32,6 +32,11 @@ static tsr_status check_length(const struct attention_decode_problem *p,
                          "a capacity of %lld",
                          op, (long long)seq->batch, (long long)length, (long long)seq->num_new,
                          (long long)p->capacity);
+    int64_t leftpad = p->leftpad_k != NULL ? p->leftpad_k[seq->batch * p->leftpad_stride] : 0;
+    if (leftpad < 0 || leftpad > length)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: leftpad_k[%lld] is %lld, expected 0 to %lld, its cache_seqlens", op,
+                         (long long)seq->batch, (long long)leftpad, (long long)length);
     return TSR_OK;
 }
 
@@ -56,15 +61,21 @@ static tsr_status check_positions(const struct attention_decode_problem *p,
                      op, (long long)seq->batch, (long long)seq->s.len_k, (long long)seq->s.len_q);
 }
 
-// The pages of keys [begin, end) of sequence b.
-static tsr_status check_pages(const struct attention_decode_problem *p, int64_t b, int64_t begin,
+// The pages of keys [begin, end) of a sequence.
+static tsr_status check_pages(const struct attention_decode_problem *p,
+                              const struct attention_decode_sequence *seq, int64_t begin,
                               int64_t end) {
-    for (int64_t j = begin; j < end; j += p->page_size - j % p->page_size) {
-        int64_t page = attention_decode_page(p, b, j);
+    const int64_t b = seq->batch, first = seq->s.k_first;
+    for (int64_t row = first + begin; row < first + end; row += p->page_size - row % p->page_size) {
+        int64_t page = attention_decode_page(p, b, row);
         if (page >= 0 && page < p->num_pages) continue;
+        if (p->has_slots)
+            return tsri_fail(TSR_INVALID_ARGUMENT,
+                             "%s: cache_batch_idx[%lld] is %lld, expected 0 to %lld", op,
+                             (long long)b, (long long)page, (long long)p->num_pages - 1);
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: page_table[%lld][%lld] is %lld, expected 0 to %lld", op, (long long)b,
-                         (long long)(j / p->page_size), (long long)page,
+                         (long long)(row / p->page_size), (long long)page,
                          (long long)p->num_pages - 1);
     }
     return TSR_OK;
@@ -80,8 +91,8 @@ tsr_status attention_decode_check_metadata(const struct attention_decode_problem
         // Entries of the table that are not read may hold anything: ids of pages that are not given out yet, or that a window has
         // passed.
         if (p->page_table == NULL) continue;
-        TSRI_TRY(check_pages(p, b, seen.begin, seen.end));
-        TSRI_TRY(check_pages(p, b, seq.cache_len, seq.cache_len + seq.num_new));
+        TSRI_TRY(check_pages(p, &seq, seen.begin, seen.end));
+        TSRI_TRY(check_pages(p, &seq, seq.cache_len, seq.cache_len + seq.num_new));
     }
     return TSR_OK;
 }

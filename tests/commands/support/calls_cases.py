@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 
+import decode_cases
 import moe_cases
 import quant_cases
 from calls_support import DTYPES, alternatives, evaluate
@@ -15,14 +16,15 @@ from calls_support import DTYPES, alternatives, evaluate
 FIXED_F32 = {"mean", "rstd", "lse", "lses", "m", "v", "master", "loss", "dloss", "cos", "sin", "inv_freq", "a_scale",
              "b_scale", "b_up_scale", "correction_bias", "topk_weights", "dtopk_weights", "mean_probs", "load_balance_loss",
              "z_loss", "usage_variance", "dload_balance_loss", "dz_loss", "drow_weights", "weights", "shared_gate",
-             "dweights", "dshared_gate", "y_scale", "logit_bias", "logprobs",
+             "dweights", "dshared_gate", "y_scale", "logit_bias", "logprobs", *decode_cases.SCALES,
              *(n + "_scale" for n in moe_cases.WEIGHTS | moe_cases.SHARED_WEIGHTS)}
 NOT_FIXED = {("attention_forward", "v"), ("attention_backward", "v")}  # values, not second moments
-INDICES = {"cu_seqlens_q", "cu_seqlens_k", "seqused_k", "cache_seqlens", "page_table", "positions", "ids", "targets",
-           "offsets", "counts", "a_rows", "dc_rows", "topk_ids", "tokens_per_expert", "num_nan_rows", "row_tokens",
-           "token_rows", "num_dropped", "x_rows", "history", "row_top_k", "row_seed", "row_offset", "kept"}
+INDICES = {"cu_seqlens_q", "cu_seqlens_k", "seqused_k", "positions", "ids", "targets", "offsets", "counts", "a_rows", "dc_rows",
+           "topk_ids", "tokens_per_expert", "num_nan_rows", "row_tokens", "token_rows", "num_dropped", "x_rows", "history",
+           "row_top_k", "row_seed", "row_offset", "kept", *decode_cases.INDICES}
 # The main dtype or f32.
-SMALL = {"bias", "bias_up", "alibi_slopes", "sinks", "b_qkv", "b_out", "grad", "router", "logits_bias", "b_gate", "b_up", "b_down"}
+SMALL = {"bias", "bias_up", "alibi_slopes", "sinks", "b_qkv", "b_out", "grad", "router", "logits_bias", "b_gate", "b_up", "b_down",
+         "q_norm", "k_norm"}
 SMALL_OF = {("layernorm", "weight"), ("rmsnorm", "weight"), ("matmul", "residual"), ("moe_combine", "residual")}
 TOGETHER = [("k_new", "v_new"), ("cos", "sin"), ("cu_seqlens_q", "cu_seqlens_k"), ("tokens_per_expert", "dload_balance_loss")]
 # Optional outputs that are no gradient dX of an X, and the tensor that they come with.
@@ -37,27 +39,25 @@ TRANSPOSED_GROUPED = {"transpose_b": ("b", "b_up", "b_scale", "b_up_scale", "db"
 def draw_sizes(rng, call):
     """Draws all sizes that comments name, so that they match."""
     few = lambda low, high: 0 if rng.random() < 0.02 else rng.randint(low, high)
-    s = {name: few(1, 9) for name in ("rows", "cols", "n", "m", "k", "hidden", "vocab", "num_parts", "embed_dim")}
+    s = {name: few(1, 9) for name in ("rows", "cols", "n", "m", "k", "hidden", "vocab", "num_parts", "embed_dim", "num_a_rows",
+                                      "num_dc_rows", "num_x_rows", "seqlen", "seqlen_q", "seqlen_k", "total", "intermediate",
+                                      "num_source_rows", "history_len")}
     s["batch"], s["num_groups"], s["num_heads_kv"] = few(1, 3), few(1, 4), rng.randint(1, 3)
-    s["num_a_rows"], s["num_dc_rows"], s["num_x_rows"] = few(1, 9), few(1, 9), few(1, 9)
     s["num_heads_q"] = s["num_heads_kv"] * rng.randint(1, 3)
     s["head_dim"] = rng.choice([rng.randint(1, 24), 16, 32, 64])
     s["head_dim_v"] = s["head_dim"] if rng.random() < 0.7 else rng.randint(1, 24)
     if rng.random() < 0.3:
         s |= {name: rng.randint(1, 200) for name in ("cols", "n", "k", "vocab")}
-    s["seqlen"], s["seqlen_q"], s["seqlen_k"], s["total"] = (few(1, 9) for _ in range(4))
     s["capacity"], s["page_size"], s["max_pages"] = rng.randint(1, 40), rng.randint(1, 9), rng.randint(1, 5)
     s["num_pages"] = s["batch"] * s["max_pages"] + rng.randint(0, 2)
     s["rotary_dim"] = s["head_dim"] // 2 * 2 if rng.random() < 0.6 else 2 * rng.randint(0, s["head_dim"] // 2)
     s["num_positions"] = max(s["seqlen"], s["capacity"], s["max_pages"] * s["page_size"]) + rng.randint(1, 9)
-    s["num_heads"], s["num_kv_heads"] = s["num_heads_q"], s["num_heads_kv"]
-    s["qkv_dim"] = (s["num_heads"] + 2 * s["num_kv_heads"]) * s["head_dim"]
+    s |= {"num_heads": s["num_heads_q"], "num_kv_heads": s["num_heads_kv"],
+          "qkv_dim": (s["num_heads_q"] + 2 * s["num_heads_kv"]) * s["head_dim"]}
     s["num_experts"] = 2 * rng.randint(1, 9) if rng.random() < 0.8 else 2 * rng.randint(1, 90)
-    s["top_k"] = rng.randint(1, min(s["num_experts"] // 2, 32))
-    s["intermediate"], s["intermediate_s"] = few(1, 9), rng.randint(1, 9)
+    s["top_k"], s["intermediate_s"] = rng.randint(1, min(s["num_experts"] // 2, 32)), rng.randint(1, 9)
     s["leading"] = [few(1, 4) for _ in range(rng.choice([0, 1, 1, 2, 3] + ([4] if "..., " in str(call.fields) else [])))]
     s["num_rows"] = math.prod(s["leading"]) * s["top_k"] + rng.choice([0, 0, rng.randint(0, 9)])
-    s["num_source_rows"], s["history_len"] = few(1, 9), few(1, 9)
     s["batches"] = [few(1, 3) for _ in range(rng.choice([0, 0, 1, 2, 3]))]
     return s
 
@@ -87,16 +87,13 @@ class Case:
         written = set()
         for call in self.calls:
             for name, f in call.tensors.items():
-                reads = f.is_read or ("accumulate" in f.comment and self.scalars.get("accumulate"))
-                if "accumulate" in f.comment and not self.scalars.get("accumulate"):
-                    reads = False
+                reads = self.scalars.get("accumulate") if "accumulate" in f.comment else f.is_read
                 if reads and name not in written and not (name == "preact" and len(self.calls) > 1):
                     yield name, f
             written |= {n for n, f in call.tensors.items() if f.is_written}
 
     def outputs(self):
-        return {n: f for call in self.calls for n, f in call.tensors.items()
-                if f.is_written}
+        return {n: f for call in self.calls for n, f in call.tensors.items() if f.is_written}
 
     def shape_of(self, name, rng=None):
         """One of the shapes in a tensor's comment. Without rng the first that matches."""
@@ -114,6 +111,8 @@ class Case:
             forms = [forms[1 + self.sizes["has_blocks_of_b"]]] if self.sizes["has_blocks"] else forms[:1]
         elif is_grouped and len(forms) > 1:
             forms = forms[1:] if "counts" in self.tensors or self.sizes.get("has_counts") else forms[:1]
+        if name in decode_cases.SCALES:
+            return tuple(self.sizes[d] for d in forms[self.sizes["scale_dims"]])
         if name + "_rows" in self.tensors:  # a list of its rows
             forms = [[f"num_{name}_rows", *forms[0][-1:]]]
         if name == "rows" and "num_source_rows" in forms[0] and "row_tokens" not in self.tensors:
@@ -130,8 +129,8 @@ class Case:
                 form = [form[1].replace("seqlen", "total"), *form[2:]]
             elif form[-1:] == ["seqlen_q"]:
                 form = ["num_heads_q", "total_q"]
-        if name in ("k_cache", "v_cache") and "page_table" in self.tensors:
-            form[:2] = ["num_pages", "page_size"]
+        if name in decode_cases.CACHES:
+            form = decode_cases.cache_form(self, form)
         shape = []
         for dimension in form:
             if dimension in ("...", "batch..."):
@@ -150,7 +149,7 @@ class Case:
         op = self.calls[0].op
         if name in INDICES:
             return "i32"
-        if quant_cases.is_bytes(self, name):
+        if name == "tree_mask" or quant_cases.is_bytes(self, name):
             return "u8"
         if (name in FIXED_F32 or name.startswith("row_")) and (op, name) not in NOT_FIXED or (name == "v" and op == "adamw_step"):
             return "f64" if self.main == "f64" else "f32"
@@ -162,6 +161,8 @@ class Case:
             return self.sizes["fp8_b"] if name != "a" else self.main
         if self.main == "f32" and op in ("matmul_forward", "matmul_grouped_forward") and name in ("b", "b_up"):
             return self.sizes["b_dtype"] if len(self.calls) == 1 else "f32"
+        if name in decode_cases.CACHES and self.sizes["e4m3_caches"]:
+            return "e4m3"
         if moe_cases.is_moe(self) and moe_cases.is_fp8(self, name):
             return "e4m3"
         if moe_cases.is_moe(self) and name in ("logits", "dlogits"):
@@ -228,13 +229,8 @@ def indices(rng, case, name, shape):
         return offsets
     if name == "offsets":
         return ascending(rng, shape[0] - 1, s["num_rows" if "dbias" in case.field_names else "rows"])
-    if name == "page_table":
-        pages = list(range(s["num_pages"]))
-        rng.shuffle(pages)
-        return np.array(pages[:shape[0] * shape[1]], np.int32).reshape(shape)
-    if name == "cache_seqlens":
-        capacity = s["max_pages"] * s["page_size"] if "page_table" in case.tensors else s["capacity"]
-        return below(capacity + 1)
+    if name in decode_cases.INDICES:
+        return decode_cases.indices(rng, case, name, shape)
     high = {"seqused_k": s["seqlen_k"] + 1, "positions": s["num_positions"], "ids": s["vocab"], "targets": s["vocab"],
             "topk_ids": s["num_experts"], "token_rows": s["num_rows"], "tokens_per_expert": 30, "counts": s["rows"] + 1,
             "a_rows": s["num_a_rows"], "dc_rows": s["num_dc_rows"], "x_rows": s["num_x_rows"],
@@ -253,7 +249,8 @@ def values(rng, case, name, shape, dtype):
     if dtype == "i32":
         return indices(rng, case, name, shape)
     if dtype == "u8":
-        return np.random.default_rng(rng.getrandbits(32)).integers(0, 256, shape, np.uint8)
+        most = 2 if name == "tree_mask" else 256
+        return np.asarray(np.random.default_rng(rng.getrandbits(32)).integers(0, most, shape), np.uint8)
     numbers = np.random.default_rng(rng.getrandbits(32)).standard_normal(shape)
     if name in ("v", "rstd", "inv_freq") or name.endswith("_scale"):
         numbers = 0.1 + np.abs(numbers)
@@ -274,6 +271,7 @@ SCALARS = {
     "transpose_a": (lambda r, s: 1, None), "transpose_b": (lambda r, s: 1, None), "accumulate": (lambda r, s: 1, None),
     "fast_accumulate": (lambda r, s: 1, None), "math": (lambda r, s: r.randint(0, 2), None),
     "alpha": (lambda r, s: r.uniform(-2, 2), None), "scale": (lambda r, s: r.uniform(-2, 2), None),
+    "norm_eps": (lambda r, s: r.uniform(1e-6, 1), -1.0), "zero_centered_weight": (lambda r, s: 1, None),
     "eps": (lambda r, s: r.uniform(1e-6, 1), -1.0), "label_smoothing": (lambda r, s: r.uniform(0, 0.9), 1.0),
     "ignore_index": (lambda r, s: r.randint(-3, 9), None), "padding_id": (lambda r, s: r.randint(0, max(s["vocab"] - 1, 0)), -2),
     "lr": (lambda r, s: r.uniform(1e-4, 1), None), "beta1": (lambda r, s: r.uniform(0, 0.99), 1.0),
@@ -337,6 +335,8 @@ def is_there(rng, case, name, f, forced, absent):
         return False
     if quant_cases.is_beside(case, name):
         return quant_cases.is_there(rng, case, name)
+    if name in decode_cases.SCALES:
+        return case.sizes["e4m3_caches"] == (rng.random() < 0.97)
     if name.endswith("_scale"):
         return case.main in ("e4m3", "e5m2") and (case.sizes["has_blocks"] or rng.random() < 0.5) and \
             (name != "b_up_scale" or "b_up" in case.tensors)
@@ -355,7 +355,7 @@ def draw_case(rng, calls, forced=(), absent=(), spoiled=None, dtypes=None):
     s |= {"is_packed": "positions" in case.field_names and rng.random() < 0.3, "has_blocks": rng.random() < 0.5,
           "has_blocks_of_b": rng.random() < 0.5,
           "shared_b": rng.random() < 0.4, "fp8_b": rng.choice(["e4m3", "e5m2"]),
-          "b_dtype": rng.choice(["f32", "f32", "bf16", "f16"])}
+          "b_dtype": rng.choice(["f32", "f32", "bf16", "f16"]), **decode_cases.draw_sizes(rng, main, forced)}
     draw_scalars(rng, case, forced, spoiled)
     if op == "cast":
         case.scalars["to"] = rng.choice(["bf16", "f16", "f32", "e4m3", "e5m2", "f64"])

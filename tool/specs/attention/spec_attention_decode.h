@@ -11,12 +11,19 @@
 enum decode_slot {
     DEC_CU_SEQLENS_Q,
     DEC_CACHE_SEQLENS,
+    DEC_LEFTPAD_K,
     DEC_PAGE_TABLE,
+    DEC_CACHE_BATCH_IDX,
+    DEC_TREE_MASK,
     DEC_Q,
     DEC_K_NEW,
     DEC_V_NEW,
     DEC_COS,
     DEC_SIN,
+    DEC_Q_NORM,
+    DEC_K_NORM,
+    DEC_K_SCALE,
+    DEC_V_SCALE,
     DEC_SLOPES,
     DEC_SINKS,
     DEC_K_CACHE,
@@ -35,11 +42,14 @@ enum decode_param {
     DEC_HEAD_DIM_V,    // 0: as head_dim
     DEC_CAPACITY,      // 0: as seqlen_k
     DEC_PAGE_SIZE,     // paged
-    DEC_NUM_PAGES,     // 0: as many as the sequences need
+    DEC_NUM_PAGES,     // or slots; 0: as many as the sequences need
     DEC_TOTAL_Q,       // packed: rows; 0: batch times seqlen
     DEC_ROTARY_DIM,    // 0: head_dim
     DEC_NUM_POSITIONS, // 0: enough for the capacity
     DEC_ALIBI_BATCH,   // slopes for every batch
+    DEC_TREE_BATCH,    // tree_mask for every batch
+    DEC_E4M3,          // caches of e4m3
+    DEC_SCALE_DIMS,    // of their scales: 0 to 2
     DEC_RAGGED,        // 1: random lengths, NaN wherever no query looks; 2: and bad metadata
     DEC_MASK,
     DEC_INTERLEAVED,
@@ -48,20 +58,23 @@ enum decode_param {
     DEC_SOFTMAX_SCALE,
     DEC_SOFTCAP,
     DEC_MAX_SEQLEN_Q, // 0: seqlen_q
-    DEC_MAX_SEQLEN_K  // 0: all keys
+    DEC_MAX_SEQLEN_K, // 0: all keys
+    DEC_NORM_EPS,
+    DEC_ZERO_CENTERED
 };
 
 struct decode_sizes {
     int64_t batch, seqlen_q, total_q, heads, kv_heads, head_dim, head_dim_v;
-    int64_t capacity, page_size, max_pages, num_pages; // contiguous: one page for each sequence
+    int64_t capacity, page_size, max_pages,
+        num_pages; // contiguous: one page for each sequence or slot
     int64_t rotary_dim, num_positions;
-    bool is_packed, is_paged, has_new, has_rope;
+    bool is_packed, is_paged, has_slots, has_new, has_rope;
 };
 struct decode_sizes decode_sizes_of(const struct op_case *c);
 
-// One sequence, by the metadata of the case if it has data.
+// One sequence, by the metadata of the case if it has data. Key j lies in row leftpad + j of its cache.
 struct decode_rows {
-    int64_t q_first, len_q, cache_len, num_new, len_k;
+    int64_t batch, q_first, len_q, leftpad, cache_len, num_new, len_k;
 };
 struct decode_rows decode_rows_of(const struct op_case *c, int64_t batch);
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The error bounds of decode: the analysis of forward in spec_attention_bound.c, whose notation this uses, plus
-// the error that rotation adds to a score. A rotated element has an error of 6 u times its pair's length, and a
-// key rotated in this call also its rounding to the cache's dtype.
+// the error that norms and rotation add to a score. A normalised element has a relative error of e_norm, a rotated one
+// an error of 6 u + e_norm times its pair's length, and a key changed in this call also its rounding to the cache's dtype.
+// In e4m3 that rounding is that of the oracle, unless the error takes the key across the middle of two numbers.
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -14,7 +15,9 @@ static const double u32 = 0x1p-24, tiny = 0x1p-126;
 struct view {
     const struct op_case *c;
     struct decode_sizes n;
-    const double *q, *cosine, *sine, *slopes, *sinks, *k, *v;
+    const double *q, *cosine, *sine, *slopes, *sinks, *k, *v, *q_norm, *k_norm, *k_new;
+    const double *k_scale, *v_scale; // NULL: 1
+    double e_norm_q, e_norm_k;       // 0: no norm
     double scale, softcap, rounding,
         least; // rounding, least: unit roundoff, half the smallest number
 };
@@ -42,37 +45,89 @@ static double pair_length(const struct view *t, const double *x, int64_t c) {
     return hypot(x[c], x[partner(t, c, &is_second, &angle)]);
 }
 
-// A query after rotation, and its error.
-static void rotate_q(const struct view *t, const double *x, int64_t position, double *q,
-                     double *error) {
+// The error of column c of a head that is normalised with a relative error of e_norm and then rotated; x: before or after the
+// rotation, which keeps the lengths of pairs.
+static double head_error(const struct view *t, const double *x, int64_t c, double e_norm) {
+    return c < turning(t) ? (6 * u32 + e_norm) * pair_length(t, x, c) : e_norm * fabs(x[c]);
+}
+
+static void normalise(const struct view *t, const double *weight, const double *from, double *x) {
+    double squares = 0, eps = (double)(float)t->c->param[DEC_NORM_EPS];
+    double offset = t->c->param[DEC_ZERO_CENTERED] != 0 ? 1 : 0;
+    for (int64_t c = 0; c < t->n.head_dim; c++) squares += from[c] * from[c];
+    double rstd = 1 / sqrt(squares / (double)t->n.head_dim + eps);
+    for (int64_t c = 0; c < t->n.head_dim; c++)
+        x[c] = weight != NULL ? from[c] * rstd * (weight[c] + offset) : from[c];
+}
+
+// A head of q or k_new after norm and rotation, and its error.
+static void turn(const struct view *t, const double *weight, double e_norm, const double *from,
+                 int64_t position, double *q, double *error) {
+    double x[256];
+    normalise(t, weight, from, x);
     int64_t half = t->n.rotary_dim / 2, last = t->n.num_positions - 1;
     int64_t row = position < 0 ? 0 : position > last ? last : position;
     for (int64_t c = 0; c < t->n.head_dim; c++) {
         q[c] = x[c];
-        error[c] = 0;
+        error[c] = head_error(t, x, c, e_norm);
         if (c >= turning(t)) continue;
         bool is_second;
         int64_t angle, other = partner(t, c, &is_second, &angle);
         double turn = x[other] * t->sine[row * half + angle];
         q[c] = x[c] * t->cosine[row * half + angle] + (is_second ? turn : -turn);
-        error[c] = 6 * u32 * hypot(x[c], x[other]);
     }
 }
 
-// The score of a key, and its error.
+// Whether the call changes column c of new keys.
+static bool is_changed(const struct view *t, int64_t c) {
+    return c < turning(t) || t->c->is_present[DEC_K_NORM];
+}
+
+static double scale_of(const struct view *t, const double *scale, int64_t batch, int64_t kv_head) {
+    int dims = (int)t->c->param[DEC_SCALE_DIMS];
+    if (scale == NULL) return 1;
+    return scale[dims == 2 ? batch * t->n.kv_heads + kv_head : dims == 1 ? kv_head : 0];
+}
+
+static double rounded_to_e4m3(double x) {
+    uint8_t code;
+    tsr_store(TSR_E4M3, &code, 0, x);
+    return tsr_load(TSR_E4M3, &code, 0);
+}
+
+// How far the columns of a new key may lie from the oracle's in a cache of e4m3.
+static void e4m3_errors(const struct view *t, const struct decode_rows *rows, int64_t batch,
+                        int64_t kv_head, int64_t token, double *errors) {
+    double key[256], scale = scale_of(t, t->k_scale, batch, kv_head);
+    int64_t row = decode_row(&t->n, rows, batch, token) * t->n.kv_heads + kv_head;
+    turn(t, t->k_norm, t->e_norm_k, t->k_new + row * t->n.head_dim, rows->cache_len + token, key,
+         errors);
+    for (int64_t c = 0; c < t->n.head_dim; c++) {
+        double error = errors[c] + 2 * u32 * fabs(key[c]) + tiny;
+        errors[c] =
+            rounded_to_e4m3((key[c] + error) / scale) - rounded_to_e4m3((key[c] - error) / scale);
+        if (!is_changed(t, c)) errors[c] = 0;
+    }
+}
+
+// The score of a key, and its error. scale: of the cache; e4m3_error: of a new key there, else NULL.
 static double score(const struct view *t, const double *q, const double *q_error, const double *k,
-                    bool is_new, double alibi, double *error) {
+                    bool is_new, double scale, const double *e4m3_error, double alibi,
+                    double *error) {
     double s = 0, magnitude = 0, turned = 0;
     for (int64_t c = 0; c < t->n.head_dim; c++) {
         double k_error = 0;
-        if (is_new && c < turning(t))
-            k_error = 6 * u32 * pair_length(t, k, c) + t->rounding * fabs(k[c]) + t->least;
+        if (is_new && is_changed(t, c))
+            k_error = head_error(t, k, c, t->e_norm_k) + t->rounding * fabs(k[c]) + t->least;
+        if (t->k_scale != NULL) k_error = e4m3_error != NULL ? e4m3_error[c] : 0;
         s += q[c] * k[c];
         magnitude += fabs(q[c] * k[c]);
         turned += q_error[c] * fabs(k[c]) + fabs(q[c]) * k_error;
     }
-    s *= t->scale;
-    *error = fabs(t->scale) * (sum_factor((double)t->n.head_dim) * magnitude + 1.01 * turned);
+    s *= t->scale * scale;
+    double e_scale = t->k_scale != NULL ? 4 * u32 : 0;
+    *error = fabs(t->scale * scale) *
+             ((sum_factor((double)t->n.head_dim) + e_scale) * magnitude + 1.01 * turned);
     double parts = fabs(s);
     if (t->softcap > 0) {
         double capped = tanh(s / t->softcap), slope = 1 - capped * capped;
@@ -105,21 +160,26 @@ static void bound_row(const struct view *t, const struct decode_rows *rows, int6
     double slope =
         t->slopes == NULL ? 0 : t->slopes[t->c->param[DEC_ALIBI_BATCH] != 0 ? b * n->heads + h : h];
     int64_t q_row = decode_row(n, rows, b, i);
-    rotate_q(t, t->q + (q_row * n->heads + h) * n->head_dim, d, q, q_error);
+    turn(t, t->q_norm, t->e_norm_q, t->q + (q_row * n->heads + h) * n->head_dim, d, q, q_error);
     for (int64_t j = 0; j < rows->len_k; j++) {
         if (!decode_sees(t->c, rows, i, j)) continue;
         struct key *key = &keys[count++];
         key->row = decode_cache_row(t->c, b, j);
         bool is_new = j >= rows->cache_len;
+        double e4m3_error[256];
+        if (is_new && t->k_scale != NULL)
+            e4m3_errors(t, rows, b, kv_head, j - rows->cache_len, e4m3_error);
         key->score = score(t, q, q_error, t->k + (key->row * n->kv_heads + kv_head) * n->head_dim,
-                           is_new, slope * fabs((double)(j - d)), &key->error);
+                           is_new, scale_of(t, t->k_scale, b, kv_head), is_new ? e4m3_error : NULL,
+                           slope * fabs((double)(j - d)), &key->error);
         max = fmax(max, key->score);
         worst_score = fmax(worst_score, key->error);
     }
     if (max == -INFINITY) return;
     for (int64_t s = 0; s < count; s++) sum += exp(keys[s].score - max);
     double lse = max + log(sum + exp(sink - max));
-    double kappa = (48 + 4 * sqrt((double)count)) * u32 + t->rounding;
+    double kappa = (52 + 4 * sqrt((double)count)) * u32 + t->rounding;
+    double v_scale = fabs(scale_of(t, t->v_scale, b, kv_head));
     for (int64_t c = 0; c < dim; c++) magnitude[c] = error[c] = worst[c] = 0;
     if (sink > -INFINITY) e_sum += exp_error(sink - lse, 2 * u32 * fabs(sink - lse));
     for (int64_t s = 0; s < count; s++) {
@@ -128,9 +188,10 @@ static void bound_row(const struct view *t, const struct decode_rows *rows, int6
         const double *v = t->v + (keys[s].row * n->kv_heads + kv_head) * dim;
         e_sum += e;
         for (int64_t c = 0; c < dim && slot == DEC_OUT; c++) {
-            magnitude[c] += p * fabs(v[c]);
-            error[c] += (e + tiny) * fabs(v[c]);
-            worst[c] = fmax(worst[c], fabs(v[c]));
+            double size = v_scale * fabs(v[c]);
+            magnitude[c] += p * size;
+            error[c] += (e + tiny) * size;
+            worst[c] = fmax(worst[c], size);
         }
     }
     bool is_first_order = e_sum < 0.25;
@@ -163,7 +224,7 @@ static void bound_results(const struct view *t, int slot, double *bound) {
     free(scratch);
 }
 
-// Old keys stay unchanged and values are copied, so only rotated keys have a bound; verify adds the rounding.
+// Old keys stay unchanged and values are copied, so only normalised or rotated keys have a bound; verify adds the rounding.
 static void bound_keys(const struct view *t, double *bound) {
     const struct decode_sizes *n = &t->n;
     for (int64_t b = 0; b < n->batch; b++) {
@@ -173,8 +234,13 @@ static void bound_keys(const struct view *t, double *bound) {
             int64_t row = decode_cache_row(t->c, b, rows.cache_len + i);
             for (int64_t h = 0; h < n->kv_heads; h++) {
                 int64_t at = (row * n->kv_heads + h) * n->head_dim;
-                for (int64_t c = 0; c < turning(t); c++)
-                    bound[at + c] = 6 * u32 * pair_length(t, t->k + at, c) + 0x1p-147;
+                if (t->k_scale != NULL) {
+                    e4m3_errors(t, &rows, b, h, i, bound + at);
+                    continue;
+                }
+                for (int64_t c = 0; c < n->head_dim; c++)
+                    if (is_changed(t, c))
+                        bound[at + c] = head_error(t, t->k + at, c, t->e_norm_k) + 0x1p-147;
             }
         }
     }
@@ -189,6 +255,11 @@ void decode_bound(const struct op_case *c, int slot, double *bound) {
                      .sine = case_values(c, "sin"),
                      .slopes = case_values(c, "alibi_slopes"),
                      .sinks = case_values(c, "sinks"),
+                     .q_norm = case_values(c, "q_norm"),
+                     .k_norm = case_values(c, "k_norm"),
+                     .k_new = case_values(c, "k_new"),
+                     .k_scale = case_values(c, "k_scale"),
+                     .v_scale = case_values(c, "v_scale"),
                      .k = case_values(c, "k_cache"),
                      .v = case_values(c, "v_cache"),
                      .scale = scale != 0 ? scale : 1 / sqrt(c->param[DEC_HEAD_DIM]),
@@ -197,123 +268,12 @@ void decode_bound(const struct op_case *c, int slot, double *bound) {
                                  : c->dtype == TSR_F16 ? 0x1p-11
                                                        : 0,
                      .least = c->dtype == TSR_F16 ? 0x1p-25 : tiny};
+    double e_norm = (12 + 2 * sqrt((double)t.n.head_dim)) * u32;
+    t.e_norm_q = c->is_present[DEC_Q_NORM] ? e_norm : 0;
+    t.e_norm_k = c->is_present[DEC_K_NORM] ? e_norm : 0;
     if (slot == DEC_K_CACHE) {
         bound_keys(&t, bound);
         return;
     }
     if (slot == DEC_OUT || slot == DEC_LSE) bound_results(&t, slot, bound);
 }
-
-// ---- Edges ------------------------------------------------------------------------------------
-
-#define SMALL "head_dim=32 num_heads=4 num_kv_heads=2 "
-#define NEW "+k_new +v_new +lse "
-#define ROPE "+cos +sin "
-
-const struct edge_case decode_edges[] = {
-    {"no sequences", "batch_size=0 seqlen_k=9 " SMALL NEW, FILL_NORMAL, LAYOUT_RANDOM},
-    {"no sequences, packed", "batch_size=0 seqlen_k=9 +cu_seqlens_q +page_table " SMALL NEW,
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"no new tokens", "batch_size=2 seqlen_q=0 seqlen_k=9 " SMALL NEW, FILL_NORMAL, LAYOUT_RANDOM},
-    {"no heads", "batch_size=2 seqlen_k=9 head_dim=32 num_heads=0 num_kv_heads=0 " NEW, FILL_NORMAL,
-     LAYOUT_RANDOM},
-    {"no query heads", "batch_size=2 seqlen_k=9 head_dim=32 num_heads=0 num_kv_heads=2 " NEW,
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"no query heads, many keys",
-     "batch_size=2 seqlen_q=3 seqlen_k=700 head_dim=32 num_heads=0 num_kv_heads=2 " NEW,
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"empty cache", "batch_size=3 seqlen_k=1 capacity=40 " SMALL NEW ROPE, FILL_NORMAL,
-     LAYOUT_RANDOM},
-    {"nothing to see", "batch_size=2 seqlen_k=0 capacity=5 +lse " SMALL, FILL_NORMAL,
-     LAYOUT_RANDOM},
-    {"nothing but the sink", "batch_size=2 seqlen_k=0 capacity=5 +lse +sinks " SMALL, FILL_NORMAL,
-     LAYOUT_RANDOM},
-    {"nothing but a sink of -inf", "batch_size=2 seqlen_k=0 capacity=5 +lse +sinks " SMALL,
-     FILL_NEGATIVE_INFINITE, LAYOUT_RANDOM},
-    {"sinks of -inf, more queries than keys",
-     "batch_size=3 seqlen_q=9 seqlen_k=4 capacity=700 +lse +sinks " SMALL, FILL_NEGATIVE_INFINITE,
-     LAYOUT_RANDOM},
-    {"one key", "batch_size=1 seqlen_k=1 num_heads=1 num_kv_heads=1 head_dim=1 " NEW, FILL_NORMAL,
-     LAYOUT_RANDOM},
-    {"cache full", "batch_size=3 seqlen_k=300 capacity=300 " SMALL NEW ROPE, FILL_NORMAL,
-     LAYOUT_RANDOM},
-    {"decode, three splits",
-     "batch_size=2 seqlen_k=600 num_heads=8 num_kv_heads=2 head_dim=128 " NEW, FILL_NORMAL,
-     LAYOUT_RANDOM},
-    {"long splits", "batch_size=1 seqlen_k=9000 num_heads=2 num_kv_heads=1 head_dim=8 " NEW,
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"groups of eight",
-     "batch_size=2 seqlen_k=290 num_heads=16 num_kv_heads=2 head_dim=64 " NEW ROPE, FILL_NORMAL,
-     LAYOUT_RANDOM},
-    {"one head for all", "batch_size=1 seqlen_k=530 num_heads=71 num_kv_heads=1 head_dim=64 " NEW,
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"pages of one", "batch_size=3 seqlen_k=300 page_size=1 ragged=1 +page_table " SMALL NEW ROPE,
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"pages of 16", "batch_size=4 seqlen_k=700 page_size=16 ragged=1 +page_table " SMALL NEW,
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"pages left over",
-     "batch_size=2 seqlen_k=90 page_size=7 num_pages=60 ragged=1 +page_table " SMALL NEW,
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"bad pages where nobody looks",
-     "batch_size=4 seqlen_q=3 seqlen_k=120 page_size=8 ragged=1 +page_table " SMALL NEW ROPE,
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"prefill and decode",
-     "batch_size=6 seqlen_q=150 seqlen_k=400 ragged=1 +cu_seqlens_q " SMALL NEW ROPE, FILL_NORMAL,
-     LAYOUT_RANDOM},
-    {"prefill and decode, pages",
-     "batch_size=6 seqlen_q=150 seqlen_k=400 page_size=16 ragged=1 +cu_seqlens_q +page_table " SMALL
-         NEW ROPE,
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"prefill into nothing", "batch_size=2 seqlen_q=130 seqlen_k=130 " SMALL NEW ROPE, FILL_NORMAL,
-     LAYOUT_RANDOM},
-    {"cache holds the keys", "batch_size=3 seqlen_q=4 seqlen_k=300 ragged=1 +lse " SMALL ROPE,
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"more queries than keys", "batch_size=2 seqlen_q=9 seqlen_k=4 +lse " SMALL ROPE, FILL_NORMAL,
-     LAYOUT_RANDOM},
-    {"window", "batch_size=2 seqlen_q=5 seqlen_k=800 window_left=300 ragged=1 " SMALL NEW,
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"window of one",
-     "batch_size=2 seqlen_q=3 seqlen_k=80 window_left=0 window_right=0 ragged=1 " SMALL NEW,
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"window, pages, prefill",
-     "batch_size=3 seqlen_q=60 seqlen_k=500 window_left=70 ragged=1 +cu_seqlens_q "
-     "+page_table " SMALL NEW,
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"no mask", "batch_size=2 seqlen_q=4 seqlen_k=290 mask=none window_right=1 " SMALL NEW,
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"sinks, slopes, cap",
-     "batch_size=2 seqlen_q=2 seqlen_k=600 softcap=5 alibi_batch=1 +sinks "
-     "+alibi_slopes " SMALL NEW,
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"interleaved", "batch_size=2 seqlen_q=3 seqlen_k=70 interleaved=1 " SMALL NEW ROPE,
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"part of the head turns",
-     "batch_size=2 seqlen_q=3 seqlen_k=70 head_dim=80 head_dim_v=33 "
-     "rotary_dim=34 interleaved=1 num_heads=4 num_kv_heads=2 " NEW ROPE,
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"odd head_dim",
-     "batch_size=1 seqlen_k=270 head_dim=97 head_dim_v=255 num_heads=6 "
-     "num_kv_heads=2 " NEW ROPE,
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"head_dim 256",
-     "batch_size=1 seqlen_q=12 seqlen_k=270 head_dim=256 num_heads=6 num_kv_heads=2 " NEW,
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"large scores", "batch_size=2 seqlen_q=2 seqlen_k=600 " SMALL NEW, FILL_LARGE, LAYOUT_RANDOM},
-    {"equal scores", "batch_size=2 seqlen_q=2 seqlen_k=600 " SMALL NEW, FILL_ZERO, LAYOUT_RANDOM},
-    {"NaN among keys", "batch_size=3 seqlen_q=4 seqlen_k=200 ragged=1 " SMALL NEW, FILL_NAN,
-     LAYOUT_RANDOM},
-    {"NaN among keys, prefill",
-     "batch_size=3 seqlen_q=50 seqlen_k=200 ragged=1 +page_table " SMALL NEW, FILL_NAN,
-     LAYOUT_RANDOM},
-    {"beyond 2^31 elements",
-     "batch_size=3 seqlen_q=2 seqlen_k=20 head_dim=16 num_heads=2 "
-     "num_kv_heads=1 " NEW,
-     FILL_NORMAL, LAYOUT_FAR},
-    {"beyond 2^31 elements, pages",
-     "batch_size=3 seqlen_k=70 page_size=16 head_dim=64 num_heads=8 num_kv_heads=2 "
-     "+page_table " NEW,
-     FILL_NORMAL, LAYOUT_FAR},
-    {"one query for all", "batch_size=3 seqlen_q=2 seqlen_k=50 " SMALL NEW ROPE, FILL_NORMAL,
-     LAYOUT_REPEATED},
-    {0},
-};

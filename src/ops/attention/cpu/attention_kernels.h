@@ -28,7 +28,7 @@ struct attention_dropout {
 enum { ATTENTION_MOST_SET = 16, ATTENTION_SET_STEP = 32 };
 
 struct attention_kernels {
-    // y = scale x, widened to fp32.
+    // y = scale x, widened to fp32; x also e4m3.
     void (*load)(tsr_dtype dtype, const void *x, int64_t n, float scale, float *y);
     // y = scale x, rounded to dtype.
     void (*store)(tsr_dtype dtype, const float *x, int64_t n, float scale, void *y);

@@ -6,7 +6,7 @@
 // Figures: docs/kernels/attention_cpu.md.
 #include <math.h>
 
-#include "cpu/simd.h"
+#include "cpu/simd_fp8.h"
 #include "cpu/simd_nan.h"
 #include "cpu/simd_philox.h"
 #include "ops/attention/cpu/attention_kernels.h"
@@ -28,11 +28,15 @@ enum { AHEAD = 8 }; // rows between the prefetch of a row and its use
 SIMD_INLINE void load_as(tsr_dtype dtype, const void *x, int64_t n, float scale, float *y) {
     int64_t i = 0;
     vf factor = vf_set1(scale);
-    for (; i + VL <= n; i += VL) vf_store(y + i, vf_load_as(dtype, x, i) * factor);
-    if (i < n) vf_store_n(y + i, vf_load_as_n(dtype, x, i, n - i) * factor, n - i);
+    for (; i + VL <= n; i += VL) vf_store(y + i, vf_load_wide(dtype, x, i) * factor);
+    if (i < n) vf_store_n(y + i, vf_load_wide_n(dtype, x, i, n - i) * factor, n - i);
 }
 
 static void load(tsr_dtype dtype, const void *x, int64_t n, float scale, float *y) {
+    if (dtype == TSR_E4M3) {
+        load_as(TSR_E4M3, x, n, scale, y);
+        return;
+    }
 #define LOAD(T) load_as(T, x, n, scale, y)
     FOR_DTYPE(dtype, LOAD);
 #undef LOAD

@@ -12,11 +12,13 @@ struct work {
 };
 
 static void gather(const struct attention_decode_work *w, const struct attention_view *cache,
-                   int64_t batch, int64_t head, int64_t num_keys, int64_t dims, float *copy) {
+                   const struct attention_decode_sequence *seq, int64_t head, int64_t dims,
+                   float *copy) {
     int64_t offset = head * cache->head * (int64_t)tsr_dtype_bytes(cache->dtype);
-    for (int64_t j = 0; j < num_keys; j++)
-        w->rows->load(cache->dtype, attention_decode_row(w->p, cache, batch, j) + offset, dims,
-                      1.0f, copy + j * dims);
+    for (int64_t j = 0; j < seq->s.len_k; j++)
+        w->rows->load(cache->dtype,
+                      attention_decode_row(w->p, cache, seq->batch, seq->s.k_first + j) + offset,
+                      dims, 1.0f, copy + j * dims);
 }
 
 static void task(void *arg, int64_t index, int thread) {
@@ -31,23 +33,21 @@ static void task(void *arg, int64_t index, int thread) {
     float *k = scratch + 2 * attention_lane_floats(dims_v), *v = k + seq.s.len_k * dims;
     float *s = v + seq.s.len_k * dims_v;
     if (seq.s.len_q == 0) return;
-    gather(w, &w->p->k_cache, batch, kv_head, seq.s.len_k, dims, k);
-    gather(w, &w->p->v_cache, batch, kv_head, seq.s.len_k, dims_v, v);
+    gather(w, &w->p->k_cache, &seq, kv_head, dims, k);
+    gather(w, &w->p->v_cache, &seq, kv_head, dims_v, v);
     for (int64_t r = 0; r < group * seq.s.len_q; r++) {
         int64_t i = r / group, head = kv_head * group + r % group;
         struct attention_range keys = attention_visible(a, &seq.s, i);
         int64_t n = keys.end - keys.begin;
-        struct attention_terms terms;
         struct attention_decode_state state = {.o = o, .max = -INFINITY};
-        bool has_terms = attention_decode_terms(w, &seq, i, head, &terms);
         attention_decode_load_q(w, &seq, i, head, q);
         w->rows->dots(TSR_F32, q, 0, k + keys.begin * dims, dims, n, dims, s);
         if (n > 0)
-            attention_decode_weigh(w, has_terms ? &terms : NULL, keys.begin, n, s, &state.max,
-                                   &state.sum);
+            attention_decode_weigh(w, &seq, i, head, keys.begin, n, s, &state.max, &state.sum);
         memset(o, 0, (size_t)attention_lane_floats(dims_v) * sizeof *o);
         for (int64_t j = 0; j < n; j++)
-            w->kernels->add_scaled(TSR_F32, v + (keys.begin + j) * dims_v, dims_v, s[j], o);
+            if (attention_decode_sees(w->p, &seq, i, keys.begin + j))
+                w->kernels->add_scaled(TSR_F32, v + (keys.begin + j) * dims_v, dims_v, s[j], o);
         attention_decode_finish(w, &seq, i, head, &state, 1, TSR_F32, scratch);
     }
 }

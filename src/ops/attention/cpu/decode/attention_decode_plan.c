@@ -187,7 +187,7 @@ static void merge_task(void *arg, int64_t index, int thread) {
         for (int64_t h = head; h < head + group; h++) {
             int64_t row = (job->first_row + i) * a->num_heads_q + h;
             attention_decode_finish(&w->base, &seq, i, h, w->states + row * w->most_splits,
-                                    job->num_splits, a->dtype,
+                                    job->num_splits, w->base.p->v_cache.dtype,
                                     w->threads + thread * w->base.plan->grain);
         }
 }

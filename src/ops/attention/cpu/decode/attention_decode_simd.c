@@ -6,7 +6,10 @@
 // of about 28 in f32 and 14 in bf16.
 // Limit: a core that multiplies has fewer lines on their way.
 // Figures: docs/kernels/attention_decode.md.
+#include <math.h>
+
 #include "cpu/simd_pairs.h"
+#include "cpu/simd_to_fp8.h"
 #include "ops/attention/cpu/decode/attention_decode_kernels.h"
 
 enum { CHUNK = PAIR };
@@ -17,6 +20,8 @@ enum { CHUNK = PAIR };
             X(TSR_BF16);                                                                           \
         else if ((dtype) == TSR_F16)                                                               \
             X(TSR_F16);                                                                            \
+        else if ((dtype) == TSR_E4M3)                                                              \
+            X(TSR_E4M3);                                                                           \
         else                                                                                       \
             X(TSR_F32);                                                                            \
     } while (0)
@@ -24,6 +29,11 @@ enum { CHUNK = PAIR };
 // ---- Chunks: two vectors of a row -------------------------------------------------------------
 
 SIMD_INLINE void load_chunk(tsr_dtype dtype, const void *row, int64_t i, vf *a, vf *b) {
+    if (dtype == TSR_E4M3) {
+        *a = vf_load_wide(dtype, row, i);
+        *b = vf_load_wide(dtype, row, i + VL);
+        return;
+    }
     struct vf_pair x = vf_load_pair(dtype, row, i);
     *a = x.a;
     *b = x.b;
@@ -32,6 +42,11 @@ SIMD_INLINE void load_chunk(tsr_dtype dtype, const void *row, int64_t i, vf *a, 
 // The first n elements of a chunk, zeros after them.
 SIMD_INLINE void load_chunk_n(tsr_dtype dtype, const void *row, int64_t i, int64_t n, vf *a,
                               vf *b) {
+    if (dtype == TSR_E4M3) {
+        *a = vf_load_wide_n(dtype, row, i, n < VL ? n : VL);
+        *b = n > VL ? vf_load_wide_n(dtype, row, i + VL, n - VL) : vf_set1(0.0f);
+        return;
+    }
     struct vf_pair x = vf_load_pair_n(dtype, row, i, n, 0.0f);
     *a = x.a;
     *b = x.b;
@@ -49,12 +64,46 @@ static bool is_paired(tsr_dtype dtype) {
 
 // Prefetches the same chunk of the row that is read after all of these.
 SIMD_INLINE void fetch_chunk(tsr_dtype dtype, const char *row, int64_t i) {
-    const char *chunk = row + i * (dtype == TSR_F32 ? 4 : 2);
+    const char *chunk = row + i * simd_bytes(dtype);
     __builtin_prefetch(chunk, 0, 1);
     if (dtype == TSR_F32 && CHUNK > 16) __builtin_prefetch(chunk + 64, 0, 1);
 }
 
 // ---- Rows -------------------------------------------------------------------------------------
+
+// For squares that fp32 does not hold. The square of any float is a normal number in double.
+static void normalise_wide(float *x, int64_t dims, const float *weight, float offset, float eps,
+                           float factor) {
+    double squares = 0;
+    for (int64_t i = 0; i < dims; i++) squares += (double)x[i] * (double)x[i];
+    double rstd = 1 / sqrt(squares / (double)dims + (double)eps);
+    for (int64_t i = 0; i < dims; i++)
+        x[i] = (float)((double)x[i] * rstd) * (weight[i] + offset) * factor;
+}
+
+static void normalise(float *x, int64_t dims, const float *weight, float offset, float eps,
+                      float factor) {
+    vf sum = vf_set1(0.0f);
+    int64_t i = 0;
+    for (; i + VL <= dims; i += VL) sum = vf_fma(vf_load(x + i), vf_load(x + i), sum);
+    if (i < dims) {
+        vf rest = vf_load_n(x + i, dims - i);
+        sum = vf_fma(rest, rest, sum);
+    }
+    float variance = vf_sum_one(sum) / (float)dims + eps;
+    if (!(variance >= 1e-30f && variance <= 1e37f)) {
+        normalise_wide(x, dims, weight, offset, eps, factor);
+        return;
+    }
+    vf rstd = vf_set1(1 / sqrtf(variance)), first = vf_set1(offset), scale = vf_set1(factor);
+    for (i = 0; i + VL <= dims; i += VL)
+        vf_store(x + i, vf_load(x + i) * rstd * (vf_load(weight + i) + first) * scale);
+    if (i < dims)
+        vf_store_n(x + i,
+                   vf_load_n(x + i, dims - i) * rstd * (vf_load_n(weight + i, dims - i) + first) *
+                       scale,
+                   dims - i);
+}
 
 static void rotate(float *x, const float *cosine, const float *sine, int64_t half,
                    bool is_interleaved) {
@@ -70,6 +119,18 @@ static void rotate(float *x, const float *cosine, const float *sine, int64_t hal
         float a = x[i * step], b = x[i * step + apart];
         x[i * step] = simd_fma(a, cosine[i], -(b * sine[i]));
         x[i * step + apart] = simd_fma(b, cosine[i], a * sine[i]);
+    }
+}
+
+// Divides, so that an exact quotient is exact here too.
+static void store_e4m3(const float *x, int64_t n, float scale, uint8_t *y) {
+    enum { STEP = 4 * VL };
+    float some[STEP];
+    for (int64_t i = 0; i < n; i += STEP) {
+        int64_t num = n - i < STEP ? n - i : STEP, k = 0;
+        for (; k + VL <= num; k += VL) vf_store(some + k, vf_load(x + i + k) / vf_set1(scale));
+        if (k < num) vf_store_n(some + k, vf_load_n(x + i + k, num - k) / vf_set1(scale), num - k);
+        simd_floats_to_fp8(TSR_E4M3, some, y + i, num, 1.0f);
     }
 }
 
@@ -292,10 +353,10 @@ SIMD_INLINE void add_scaled_as(tsr_dtype dtype, const void *x, int64_t n, float 
     vf f = vf_set1(factor);
     int64_t i = 0;
     for (; i + VL <= n; i += VL)
-        vf_store(sum + i, vf_fma(vf_load_as(dtype, x, i), f, vf_load(sum + i)));
+        vf_store(sum + i, vf_fma(vf_load_wide(dtype, x, i), f, vf_load(sum + i)));
     if (i < n)
-        vf_store_n(sum + i, vf_fma(vf_load_as_n(dtype, x, i, n - i), f, vf_load_n(sum + i, n - i)),
-                   n - i);
+        vf_store_n(sum + i,
+                   vf_fma(vf_load_wide_n(dtype, x, i, n - i), f, vf_load_n(sum + i, n - i)), n - i);
 }
 
 static void add_scaled(tsr_dtype dtype, const void *x, int64_t n, float factor, float *sum) {
@@ -305,7 +366,9 @@ static void add_scaled(tsr_dtype dtype, const void *x, int64_t n, float factor, 
 }
 
 const struct attention_decode_kernels TSRI_KERNEL_TABLE(attention_decode) = {
+    .normalise = normalise,
     .rotate = rotate,
+    .store_e4m3 = store_e4m3,
     .to_lanes = to_lanes,
     .from_lanes = from_lanes,
     .scores = scores,

@@ -48,7 +48,7 @@ static void open_split(struct split *t, float *memory) {
     for (int64_t r = 0; r < num_rows; r++) {
         int64_t head = t->first_head * t->group + r / t->rows * t->group + r % t->group;
         attention_decode_load_q(w, &t->seq, r % t->rows / t->group, head, t->scratch);
-        w->kernels->to_lanes(a->dtype, t->scratch, a->head_dim, t->q + r * q_floats(a));
+        w->kernels->to_lanes(w->p->k_cache.dtype, t->scratch, a->head_dim, t->q + r * q_floats(a));
         t->max[r] = -INFINITY;
         t->sum[r] = 0;
     }
@@ -98,19 +98,17 @@ static void weigh_row(const struct split *t, int64_t first, int64_t n, int64_t r
     int64_t i = r % t->rows / t->group, floats = o_floats(&w->p->a);
     struct attention_range part = part_of(t, i, first, n);
     if (part.begin == part.end) return;
-    struct attention_terms terms;
     int64_t head = (t->first_head + r / t->rows) * t->group + r % t->group;
-    bool has_terms = attention_decode_terms(w, &t->seq, i, head, &terms);
-    float before = attention_decode_weigh(w, has_terms ? &terms : NULL, first + part.begin,
-                                          part.end - part.begin, t->s + r * S_STRIDE + part.begin,
-                                          &t->max[r], &t->sum[r]);
+    float before =
+        attention_decode_weigh(w, &t->seq, i, head, first + part.begin, part.end - part.begin,
+                               t->s + r * S_STRIDE + part.begin, &t->max[r], &t->sum[r]);
     if (before != 1) w->rows->scale(t->o + r * floats, floats, before);
 }
 
 // Returns whether every query sees all of the block.
 static bool weights_of_block(const struct split *t, int64_t first, int64_t n) {
     int64_t num_rows = t->num_heads * t->rows, set = t->w->base.rows->set;
-    bool is_whole = true;
+    bool is_whole = t->w->base.p->tree_mask == NULL || first + n <= t->seq.s.shift;
     for (int64_t i = 0; i < t->rows / t->group; i++) {
         struct attention_range part = part_of(t, i, first, n);
         is_whole &= part.begin == 0 && part.end == n;
@@ -148,8 +146,13 @@ static void values_of_block(const struct split *t, const char *const *next, int6
             // As 0 times NaN is NaN, a query must not touch values that it does not see.
             for (int64_t i = 0; i < t->rows / t->group; i++) {
                 struct attention_range part = part_of(t, i, first, n);
-                add_values(t, NULL, h, i * t->group, t->group, tsri_max(part.begin, j),
-                           tsri_min(part.end, end));
+                struct attention_range keys = {first + tsri_max(part.begin, j),
+                                               first + tsri_min(part.end, end)};
+                for (struct attention_range run; keys.begin < keys.end; keys.begin = run.end) {
+                    run = attention_decode_run(t->w->base.p, &t->seq, i, keys);
+                    add_values(t, NULL, h, i * t->group, t->group, run.begin - first,
+                               run.end - first);
+                }
             }
         }
     }
@@ -164,7 +167,8 @@ static void close_split(const struct split *t, int64_t split) {
         int64_t head = (t->first_head + r / t->rows) * t->group + r % t->group;
         struct attention_decode_state state = {t->o + r * floats, t->max[r], t->sum[r]};
         if (t->job->num_splits == 1) {
-            attention_decode_finish(&w->base, &t->seq, i, head, &state, 1, a->dtype, t->scratch);
+            attention_decode_finish(&w->base, &t->seq, i, head, &state, 1, w->base.p->v_cache.dtype,
+                                    t->scratch);
             continue;
         }
         int64_t at = ((t->job->first_row + i) * a->num_heads_q + head) * w->most_splits + split;
@@ -216,7 +220,7 @@ void decode_split_task(const struct decode_work *w, const struct decode_job *job
         end = tsri_min(end, (job->first_split + split + 1) * keys);
     }
     int64_t n = tsri_min(DECODE_BLOCK, end - begin);
-    if (n > 0) attention_decode_rows(p, &p->k_cache, job->batch, begin, n, t.k[0]);
+    if (n > 0) attention_decode_rows(p, &p->k_cache, &t.seq, begin, n, t.k[0]);
     if (n == DECODE_BLOCK) {
         fetch_order(&p->k_cache, t.k[0], n, t.next);
         fetch_rows(&t, &p->k_cache, p->a.head_dim, t.next, n);
@@ -224,9 +228,9 @@ void decode_split_task(const struct decode_work *w, const struct decode_job *job
     for (int64_t first = begin, side = 0; first < end; side = 1 - side) {
         // This block's values are fetched during its scores, the next block's keys during its values.
         int64_t next_n = tsri_min(DECODE_BLOCK, end - first - n);
-        attention_decode_rows(p, &p->v_cache, job->batch, first, n, t.v);
+        attention_decode_rows(p, &p->v_cache, &t.seq, first, n, t.v);
         if (next_n > 0)
-            attention_decode_rows(p, &p->k_cache, job->batch, first + n, next_n, t.k[1 - side]);
+            attention_decode_rows(p, &p->k_cache, &t.seq, first + n, next_n, t.k[1 - side]);
         fetch_order(&p->v_cache, t.v, n, t.next);
         scores_of_block(&t, t.k[side], n);
         bool is_whole = weights_of_block(&t, first, n);

@@ -28,7 +28,7 @@ int attention_decode_threads(const struct attention_decode_problem *p,
 // one of them appends, and the others must not read it half written.
 void attention_decode_append(tsr_context *ctx, const struct attention_decode_work *w);
 
-// Loads query i of a sequence: rotated, times softmax_scale, in fp32.
+// Loads query i of a sequence: normalised, rotated, times softmax_scale and the scale of the cached keys, in fp32.
 void attention_decode_load_q(const struct attention_decode_work *w,
                              const struct attention_decode_sequence *seq, int64_t i, int64_t head,
                              float *q);
@@ -39,15 +39,11 @@ struct attention_decode_state {
     float max, sum;
 };
 
-// Turns a row's scores of keys [first, first + n) into weights, and updates max and sum. Returns the factor for the row's o so
-// far.
+// Turns the products of query i of a head and keys [first, first + n), a part of what it sees, into weights, which are 0 where
+// tree_mask hides the key, and updates max and sum. Returns the factor for the row's o so far.
 float attention_decode_weigh(const struct attention_decode_work *w,
-                             const struct attention_terms *terms, int64_t first, int64_t n,
-                             float *s, float *max, float *sum);
-// The terms of query i of a head. False: they leave the scores unchanged.
-bool attention_decode_terms(const struct attention_decode_work *w,
-                            const struct attention_decode_sequence *seq, int64_t i, int64_t head,
-                            struct attention_terms *terms);
+                             const struct attention_decode_sequence *seq, int64_t i, int64_t head,
+                             int64_t first, int64_t n, float *s, float *max, float *sum);
 
 // Writes out and lse of a row from its sink and all parts, in order. scratch: two rows of attention_lane_floats(head_dim_v).
 void attention_decode_finish(const struct attention_decode_work *w,

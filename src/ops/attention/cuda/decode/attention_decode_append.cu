@@ -14,7 +14,7 @@ extern "C" __global__ void __launch_bounds__(128)
         long long cache_len;
         int t, batch = decode_divide(id, p.a.seqlen_q, &t);
         struct attention_sequence s = decode_sequence_at(&p, batch, &cache_len);
-        if (t >= s.len_q || cache_len + t >= p.capacity) continue;
+        if (t >= s.len_q || s.k_first + cache_len + t >= p.capacity) continue;
         append_row(&p, &s, batch, t, cache_len + t, 0, p.a.num_heads_kv);
     }
 }

@@ -1,46 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes new rows into the caches, by a whole block: keys are rotated and rounded. Rows that do not fit, or have no page, are
-// dropped.
+// Writes new rows into the caches, by a whole block: keys are normalised, rotated and rounded. Rows that do not fit, or have no
+// page, are dropped.
 #ifndef TSRI_ATTENTION_DECODE_APPEND_CUH
 #define TSRI_ATTENTION_DECODE_APPEND_CUH
 
-#include "cuda/device/any_dtype.cuh"
+#include "cuda/device/fp8.cuh"
 #include "ops/attention/cuda/decode/attention_decode_device.cuh"
 
-// The page of a new key, whose position may be beyond the attended keys; -1: none.
-DEVICE long long append_page(const struct attention_decode_params *p, int batch, long long j,
-                             long long *row) {
-    // Neither exceeds 2^32: lengths have 32 bits, and a longer page holds all of them.
+// The page of a row of a sequence, which may be beyond the attended keys, and the row there; -1: none.
+DEVICE long long append_page(const struct attention_decode_params *p, int batch, long long *row) {
     unsigned size = p->page_size > 0xffffffffll ? 0xffffffffu : (unsigned)p->page_size;
-    long long place = (unsigned)j / size;
-    *row = j - place * size;
+    long long place = (unsigned)*row / size;
+    *row -= place * size;
     if (p->page_table == 0) return batch;
     long long page =
         p->page_table[batch * p->page_table_stride[0] + place * p->page_table_stride[1]];
     return page < 0 || page >= p->num_pages ? -1 : page;
 }
 
-// Writes new row t of a sequence, its heads from first_head on. position: its place, less than the capacity.
+// Stores element c of a new row of a cache; scale: of that cache, if it is of e4m3.
+DEVICE void append_element(const struct attention_decode_params *p, void *row, int c, float x,
+                           float scale) {
+    if (HAS_E4M3(p))
+        ((unsigned char *)row)[c] = (unsigned char)pair_to_e4m3(__fdiv_rn(x, scale), 0.0f);
+    else
+        store_any(row, c, x, p->dtype);
+}
+
+// Writes new row t of a sequence, its heads from first_head on. position: that of its key, whose row is below the capacity.
 DEVICE void append_row(const struct attention_decode_params *p, const struct attention_sequence *s,
                        int batch, int t, long long position, int first_head, int num_heads) {
-    long long row, page = append_page(p, batch, position, &row);
+    long long row = s->k_first + position, page = append_page(p, batch, &row);
     long long angle = p->cos != 0 ? decode_angle(p, position) : 0;
     int dims = p->a.head_dim, dims_v = p->a.head_dim_v;
     if (page < 0) return;
-    for (int i = threadIdx.x; i < num_heads * dims; i += blockDim.x) {
-        int c, head = first_head + decode_divide(i, dims, &c), partner = decode_partner(p, c);
+    for (int head = first_head; head < first_head + num_heads; head++) {
         long long from = attention_at(&p->a.k, batch, s->q_first + t, head);
-        long long to = page * p->k_cache.batch + row * p->k_cache.seq + head * p->k_cache.head;
-        float x = load_any(p->a.k.data, from + c, p->dtype);
-        if (partner != c)
-            x = decode_turned(p, c, x, load_any(p->a.k.data, from + partner, p->dtype), angle);
-        store_any(p->k_cache.data, to + c, x, p->dtype);
-    }
-    for (int i = threadIdx.x; i < num_heads * dims_v; i += blockDim.x) {
-        int c, head = first_head + decode_divide(i, dims_v, &c);
-        long long from = attention_at(&p->a.v, batch, s->q_first + t, head);
-        long long to = page * p->v_cache.batch + row * p->v_cache.seq + head * p->v_cache.head;
-        store_any(p->v_cache.data, to + c, load_any(p->a.v.data, from + c, p->dtype), p->dtype);
+        void *to = (void *)decode_place(&p->k_cache, page, row, head);
+        float scale = decode_scale_at(p, &p->k_scale, batch, head);
+        const struct decode_norm norm = decode_norm_of(p, &p->k_norm, p->a.k.data, from);
+        for (int c = threadIdx.x; c < dims; c += blockDim.x) {
+            int partner = decode_partner(p, c);
+            float x = decode_normed(p, &norm, c, load_any(p->a.k.data, from + c, p->dtype));
+            if (partner != c) {
+                float other = load_any(p->a.k.data, from + partner, p->dtype);
+                x = decode_turned(p, c, x, decode_normed(p, &norm, partner, other), angle);
+            }
+            append_element(p, to, c, x, scale);
+        }
+        from = attention_at(&p->a.v, batch, s->q_first + t, head);
+        to = (void *)decode_place(&p->v_cache, page, row, head);
+        scale = decode_scale_at(p, &p->v_scale, batch, head);
+        for (int c = threadIdx.x; c < dims_v; c += blockDim.x)
+            append_element(p, to, c, load_any(p->a.v.data, from + c, p->dtype), scale);
     }
 }
 

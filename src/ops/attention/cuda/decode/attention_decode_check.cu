@@ -8,6 +8,7 @@
 
 #define WARPS 8
 
+// Among rows [begin, end) of a sequence.
 DEVICE int has_bad_page(const struct attention_decode_params *p, int batch, long long begin,
                         long long end, int lane) {
     int is_bad = 0;
@@ -43,16 +44,21 @@ DEVICE int is_bad_sequence(const struct attention_decode_params *p, int batch, i
     struct attention_sequence s = decode_sequence_at(p, batch, &cache_len);
     int num_new = p->a.k.data != 0 ? s.len_q : 0, is_bad = has_bad_offsets(&p->a, batch);
     is_bad |= given < 0 || given + num_new > p->capacity;
+    if (p->leftpad_k != 0) {
+        long long leftpad = p->leftpad_k[batch * p->leftpad_stride];
+        is_bad |= leftpad < 0 || leftpad > given;
+    }
     is_bad |= has_bad_position(p, &s, num_new > 0 ? cache_len + num_new : 0);
     if (p->page_table == 0) return is_bad;
-    long long end_new = cache_len + num_new < p->capacity ? cache_len + num_new : p->capacity;
+    long long first_new = s.k_first + cache_len, end_new = first_new + num_new;
+    if (end_new > p->capacity) end_new = p->capacity;
     int begin = 0, end = 0;
     if (s.len_q > 0) {
         end = attention_end_key(&p->a, &s, s.len_q - 1);
         begin = attention_first_key(&p->a, &s, 0);
     }
-    is_bad |= has_bad_page(p, batch, begin, end, lane);
-    return is_bad | has_bad_page(p, batch, cache_len, end_new, lane);
+    is_bad |= has_bad_page(p, batch, s.k_first + begin, s.k_first + end, lane);
+    return is_bad | has_bad_page(p, batch, first_new, end_new, lane);
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS)

@@ -1,8 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of a decode item: adds up its warps' results in order, as a final or a partial result. Include it after `struct shared`
-// with o[WARPS][ROWS][], reference and sum [WARPS][ROWS]. One definition serves the kernels of all dtypes.
+// What the kernels of all dtypes do alike: they note which keys rows see, and add up the warps' results of an item in order, as a
+// final or a partial result. Include it after `struct shared` with o[WARPS][ROWS][], reference, sum and seen [WARPS][ROWS], and
+// begin, end and tree [ROWS].
 #ifndef TSRI_ATTENTION_DECODE_COMBINE_CUH
 #define TSRI_ATTENTION_DECODE_COMBINE_CUH
+
+// Notes which of the warp's keys from j on each row sees.
+DEVICE void note_seen(const struct attention_decode_params *p, struct shared *shared, int j) {
+    const int row = threadIdx.x % 32;
+    __syncwarp(); // all lanes have used what was noted before
+    if (row < ROWS)
+        shared->seen[threadIdx.x / 32][row] = decode_seen(
+            p, &shared->item.s, shared->tree[row], shared->begin[row], shared->end[row], j, KEYS);
+    __syncwarp();
+}
 
 DEVICE void combine(const struct attention_decode_params *p, const struct decode_item *item,
                     const struct shared *shared) {
@@ -21,7 +32,7 @@ DEVICE void combine(const struct attention_decode_params *p, const struct decode
         int is_final = item->num_chunks == 1;
         float factor = 1, lse;
         if (is_final) {
-            factor = decode_finish(top, sum, attention_sink_at(&p->a, 0, head), &lse);
+            factor = decode_finish(top, sum, decode_sink_at(p, head), &lse);
             if (lane == 0 && p->a.lse != 0)
                 p->a.lse[attention_lse_at(&p->a, item->batch, head, q_row)] = lse;
         } else { // zeros after the columns, which are read in fours
@@ -29,15 +40,16 @@ DEVICE void combine(const struct attention_decode_params *p, const struct decode
             if (p->a.head_dim_v + lane < p->partial_stride)
                 p->partial[slot * p->partial_stride + p->a.head_dim_v + lane] = 0;
         }
+        factor *= decode_scale_at(p, &p->v_scale, item->batch, item->head);
         for (int c = lane; c < p->a.head_dim_v; c += 32) {
             float x = 0;
             EACH(w, WARPS) {
                 if (weight[w] != 0) x += weight[w] * shared->o[w][row][c];
             }
             if (is_final)
-                store(p->a.out.data, out + c, x * factor);
+                decode_store(p, p->a.out.data, out + c, x * factor);
             else
-                p->partial[slot * p->partial_stride + c] = x;
+                p->partial[slot * p->partial_stride + c] = HAS_E4M3(p) ? x * factor : x;
         }
     }
 }

@@ -48,12 +48,21 @@ static const struct shape mma_shapes[] = {
     {64, 1, 4}, {64, 2, 3}, {128, 1, 3}, {128, 2, 2}, {256, 1, 2}};
 static const struct shape fma_shapes[] = {{64, 1, 3}, {128, 1, 3}, {256, 1, 2}};
 
-static struct tsri_cuda_program split_program(tsr_dtype dtype, const struct shape *shape) {
+static const struct shape *shapes_of(tsr_dtype dtype, int *count) {
+    *count = dtype == TSR_F32 ? TSRI_COUNT(fma_shapes) : TSRI_COUNT(mma_shapes);
+    return dtype == TSR_F32 ? fma_shapes : mma_shapes;
+}
+
+// Caches of e4m3 have one kernel for both dtypes of 16 bits.
+static struct tsri_cuda_program split_program(tsr_dtype dtype, bool is_e4m3,
+                                              const struct shape *shape) {
     bool is_mma = dtype != TSR_F32;
     struct tsri_cuda_program program =
         attention_cuda_program(is_mma ? "ops/attention/cuda/decode/attention_decode_mma.cu"
                                       : "ops/attention/cuda/decode/attention_decode_fma.cu",
-                               is_mma ? "attention_decode_mma" : "attention_decode_fma", dtype);
+                               is_mma ? "attention_decode_mma" : "attention_decode_fma",
+                               is_mma && is_e4m3 ? TSR_F16 : dtype);
+    attention_cuda_define(&program, "IS_E4M3", is_e4m3);
     attention_cuda_define(&program, "DIMS", shape->dims);
     if (is_mma) attention_cuda_define(&program, "ROW_TILES", shape->row_tiles);
     attention_cuda_define(&program, "BLOCKS", shape->blocks);
@@ -81,14 +90,16 @@ bool attention_decode_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_pro
     (void)cuda_arch;
     for (int d = 0; d < TSRI_NUM_CUDA_DTYPES; d++) {
         tsr_dtype dtype = tsri_cuda_dtypes[d];
-        const struct shape *shapes = dtype == TSR_F32 ? fma_shapes : mma_shapes;
-        int count = dtype == TSR_F32 ? TSRI_COUNT(fma_shapes) : TSRI_COUNT(mma_shapes);
-        for (int i = 0; i < count; i++) {
-            if (index-- > 0) continue;
-            *program = split_program(dtype, &shapes[i]);
-            program->is_rare = (dtype != TSR_BF16 && shapes[i].dims == 256) ||
-                               (dtype == TSR_F16 && shapes[i].row_tiles > 1);
-            return true;
+        for (int is_e4m3 = 0; is_e4m3 < (dtype == TSR_F16 ? 1 : 2); is_e4m3++) {
+            int count;
+            const struct shape *shapes = shapes_of(dtype, &count);
+            for (int i = 0; i < count; i++) {
+                if (index-- > 0) continue;
+                *program = split_program(dtype, is_e4m3 != 0, &shapes[i]);
+                program->is_rare = is_e4m3 || (dtype != TSR_BF16 && shapes[i].dims == 256) ||
+                                   (dtype == TSR_F16 && shapes[i].row_tiles > 1);
+                return true;
+            }
         }
         if (index-- > 0) continue;
         *program = naive_program(dtype);
@@ -102,15 +113,20 @@ bool attention_decode_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_pro
 
 // ---- Plans ------------------------------------------------------------------------------------
 
+static bool is_e4m3(const struct attention_decode_problem *p) {
+    return p->k_cache.dtype == TSR_E4M3;
+}
+
 static int64_t group_of(const struct attention_problem *a) {
     return tsri_max(a->num_heads_q / tsri_max(a->num_heads_kv, 1), 1);
 }
 
 // The narrowest shape that holds the columns and, if there is one, the rows of the longest sequence.
-static const struct shape *shape_of(const struct attention_problem *a) {
+static const struct shape *shape_of(const struct attention_decode_problem *p) {
+    const struct attention_problem *a = &p->a;
     int64_t dims = tsri_max(a->head_dim, a->head_dim_v), rows = group_of(a) * a->seqlen_q;
-    const struct shape *shapes = a->dtype == TSR_F32 ? fma_shapes : mma_shapes, *best = NULL;
-    int count = a->dtype == TSR_F32 ? TSRI_COUNT(fma_shapes) : TSRI_COUNT(mma_shapes);
+    int count;
+    const struct shape *shapes = shapes_of(a->dtype, &count), *best = NULL;
     for (int i = 0; i < count; i++) {
         if (shapes[i].dims < dims || (best != NULL && shapes[i].dims > best->dims)) continue;
         if (best == NULL || 8 * best->row_tiles < rows) best = &shapes[i];
@@ -160,7 +176,7 @@ _Static_assert((int)MARKED_CHUNKS <= DECODE_MOST_MARKED, "what the kernel takes"
 void attention_decode_cuda_plan(const void *problem, const struct tsri_limits *limits,
                                 struct tsri_plan *plan) {
     const struct attention_decode_problem *p = problem;
-    const struct shape *shape = shape_of(&p->a);
+    const struct shape *shape = shape_of(p);
     int64_t rows = rows_of(&p->a, shape), slots = (int64_t)shape->blocks * limits->num_sms;
     plan->block_m = rows;
     plan->block_n = tsri_max(tsri_ceil_div(group_of(&p->a) * p->a.seqlen_q, rows), 1);
@@ -186,24 +202,45 @@ void attention_decode_cuda_plan_naive(const void *problem, const struct tsri_lim
 static bool is_cache_aligned(const struct attention_decode_problem *p,
                              const struct attention_view *cache, int64_t dims) {
     int64_t bytes = (int64_t)tsr_dtype_bytes(cache->dtype);
-    return (uintptr_t)cache->data % 16 == 0 && dims * bytes % 16 == 0 &&
-           (p->a.num_heads_kv <= 1 || cache->head * bytes % 16 == 0) &&
-           (p->page_size <= 1 || cache->seq * bytes % 16 == 0) &&
-           (p->num_pages <= 1 || cache->batch * bytes % 16 == 0);
+    int64_t piece = is_e4m3(p) && p->a.dtype != TSR_F32 ? 8 : 16;
+    return (uintptr_t)cache->data % (uintptr_t)piece == 0 && dims * bytes % piece == 0 &&
+           (p->a.num_heads_kv <= 1 || cache->head * bytes % piece == 0) &&
+           (p->page_size <= 1 || cache->seq * bytes % piece == 0) &&
+           (p->num_pages <= 1 || cache->batch * bytes % piece == 0);
+}
+
+static struct attention_tensor cache_of(const struct attention_view *cache) {
+    int64_t bytes = (int64_t)tsr_dtype_bytes(cache->dtype);
+    return (struct attention_tensor){cache->data, cache->batch * bytes, cache->seq * bytes,
+                                     cache->head * bytes};
+}
+
+static struct attention_head_values scale_of(const struct attention_per_head *scale) {
+    return (struct attention_head_values){
+        .data = scale->data, .batch = scale->batch, .head = scale->head, .is_f32 = true};
+}
+
+static struct attention_head_values norm_of(const struct attention_decode_weight *weight) {
+    return (struct attention_head_values){
+        .data = (void *)(uintptr_t)weight->data, .head = 1, .is_f32 = weight->dtype == TSR_F32};
 }
 
 static struct attention_decode_params params_of(const struct attention_decode_problem *p) {
     return (struct attention_decode_params){
         .a = attention_cuda_params(&p->a),
-        .k_cache = {p->k_cache.data, p->k_cache.batch, p->k_cache.seq, p->k_cache.head},
-        .v_cache = {p->v_cache.data, p->v_cache.batch, p->v_cache.seq, p->v_cache.head},
+        .k_cache = cache_of(&p->k_cache),
+        .v_cache = cache_of(&p->v_cache),
         .cache_seqlens = p->cache_seqlens,
         .page_table = p->page_table,
         .cache_seqlens_stride = p->cache_seqlens_stride,
         .page_table_stride = {p->page_table_stride[0], p->page_table_stride[1]},
+        .leftpad_k = p->leftpad_k,
+        .leftpad_stride = p->leftpad_stride,
         .num_pages = p->num_pages,
         .page_size = p->page_size,
         .capacity = p->capacity,
+        .tree_mask = p->tree_mask,
+        .tree_stride = {p->tree_stride[0], p->tree_stride[1], p->tree_stride[2]},
         .cos = (const float *)(const void *)p->cos.data,
         .sin = (const float *)(const void *)p->sin.data,
         .cos_stride = p->cos.stride,
@@ -211,9 +248,20 @@ static struct attention_decode_params params_of(const struct attention_decode_pr
         .num_angles = p->cos.rows,
         .rotary_dim = (int)p->rotary_dim,
         .is_interleaved = p->is_interleaved,
+        .q_norm = norm_of(&p->q_norm),
+        .k_norm = norm_of(&p->k_norm),
+        .norm_eps = (float)p->norm_eps,
+        .norm_offset = (float)p->norm_offset,
+        // Two of f16 are as exact as fp32.
+        .num_query_parts = p->cos.data == NULL && p->q_norm.data == NULL ? 1
+                           : is_e4m3(p)                                  ? 2
+                                                                         : 3,
         .most_keys = (int)p->most_keys,
         .is_aligned = is_cache_aligned(p, &p->k_cache, p->a.head_dim) &&
                       is_cache_aligned(p, &p->v_cache, p->a.head_dim_v),
+        .k_scale = scale_of(&p->k_scale),
+        .v_scale = scale_of(&p->v_scale),
+        .is_e4m3 = is_e4m3(p),
         .dtype = (int)p->a.dtype,
     };
 }
@@ -249,7 +297,7 @@ static tsr_status run_shared(tsr_context *ctx, const struct attention_decode_pro
 tsr_status attention_decode_cuda_prepare(tsr_context *ctx, const void *problem,
                                          const struct tsri_plan *plan) {
     const struct attention_decode_problem *p = problem;
-    const struct tsri_cuda_program split = split_program(p->a.dtype, shape_of(&p->a)),
+    const struct tsri_cuda_program split = split_program(p->a.dtype, is_e4m3(p), shape_of(p)),
                                    merge = merge_program();
     TSRI_TRY(prepare_shared(ctx, p));
     if (plan->block_k > 1 && !merges_itself(&p->a, plan))
@@ -277,7 +325,8 @@ static uint64_t new_mark(void) {
 // cache, if at all, near the multiprocessors that read them last, and blocks that start early are on other multiprocessors in each
 // call.
 static bool comes_early(const struct attention_decode_problem *p) {
-    const int64_t row = (p->a.head_dim + p->a.head_dim_v) * (int64_t)tsr_dtype_bytes(p->a.dtype);
+    const int64_t row =
+        (p->a.head_dim + p->a.head_dim_v) * (int64_t)tsr_dtype_bytes(p->k_cache.dtype);
     return p->a.dtype != TSR_F32 &&
            p->a.num_batches * p->a.num_heads_kv * p->most_keys * row <= EARLY_BYTES;
 }
@@ -314,7 +363,7 @@ tsr_status attention_decode_cuda_run(tsr_context *ctx, const void *problem,
     }
     TSRI_TRY(run_shared(ctx, p, &params, params.is_appending));
     if (plan->num_tasks == 0) return TSR_OK;
-    const struct tsri_cuda_program split = split_program(p->a.dtype, shape_of(&p->a)),
+    const struct tsri_cuda_program split = split_program(p->a.dtype, is_e4m3(p), shape_of(p)),
                                    merge = merge_program();
     // Further blocks for sequences with more tiles than chunks, if there may be any.
     int64_t others = plan->block_n > plan->block_k ? tsri_min(tiles, plan->grain) : 0;

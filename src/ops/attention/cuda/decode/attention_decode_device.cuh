@@ -9,18 +9,31 @@
 #ifndef TSRI_ATTENTION_DECODE_DEVICE_CUH
 #define TSRI_ATTENTION_DECODE_DEVICE_CUH
 
+#include "cuda/device/any_dtype.cuh"
 #include "ops/attention/cuda/attention_device.cuh"
 #include "ops/attention/cuda/decode/attention_decode_params.h"
 
 #define LN_2 0.6931471805599453f
 
+// Kernels that read caches of e4m3 and are not compiled for them alone ask p.
+#ifdef IS_E4M3
+#define HAS_E4M3(p) IS_E4M3
+#else
+#define HAS_E4M3(p) (p)->is_e4m3
+#endif
+
 // ---- Sequences --------------------------------------------------------------------------------
 
+// Key j lies in row k_first + j of the sequence's pages. *cache_len: keys before the new ones.
 DEVICE struct attention_sequence decode_sequence_at(const struct attention_decode_params *p,
                                                     int batch, long long *cache_len) {
     struct attention_sequence s = attention_sequence_at(&p->a, batch);
-    *cache_len = clamp_long(p->cache_seqlens[batch * p->cache_seqlens_stride], 0, p->capacity);
+    long long rows = clamp_long(p->cache_seqlens[batch * p->cache_seqlens_stride], 0, p->capacity);
+    s.k_first = 0;
+    if (p->leftpad_k != 0) s.k_first = clamp_long(p->leftpad_k[batch * p->leftpad_stride], 0, rows);
+    *cache_len = rows - s.k_first;
     long long keys = *cache_len + (p->a.k.data != 0 ? s.len_q : 0);
+    if (keys > p->capacity - s.k_first) keys = p->capacity - s.k_first;
     s.len_k = keys < p->most_keys ? (int)keys : p->most_keys;
     s.shift = s.len_k - s.len_q;
     return s;
@@ -61,6 +74,7 @@ DEVICE int decode_cut(const struct attention_decode_params *p, int tile, int chu
     item->whole_begin = attention_first_key(&p->a, s, last_query);
     item->whole_end = attention_end_key(&p->a, s, query);
     if (item->whole_end > item->end) item->whole_end = item->end;
+    if (p->tree_mask != 0 && item->whole_end > s->shift) item->whole_end = s->shift;
     return 1;
 }
 
@@ -86,7 +100,7 @@ struct decode_cursor {
 // Each new row belongs to the chunk of its position, or to the first or last chunk if no chunk has that position.
 DEVICE void decode_take_new(const struct attention_decode_params *p, int chunk, long long cache_len,
                             struct decode_item *item) {
-    long long room = p->capacity - cache_len;
+    long long room = p->capacity - item->s.k_first - cache_len;
     int end = room < item->s.len_q ? (int)room : item->s.len_q;
     item->cache_len = cache_len;
     item->first_new = item->end_new = 0;
@@ -146,6 +160,27 @@ DEVICE int decode_query_of(const struct attention_decode_params *p, const struct
                            int row) {
     return (item->first_row + row) / p->a.group;
 }
+// The byte of tree_mask for a query and key 0, which is before the mask's first if there are older keys; 0: there is no mask.
+DEVICE const unsigned char *decode_tree_of(const struct attention_decode_params *p,
+                                           const struct attention_sequence *s, int batch,
+                                           int query) {
+    if (p->tree_mask == 0) return 0;
+    return p->tree_mask + batch * p->tree_stride[0] + query * p->tree_stride[1] -
+           s->shift * p->tree_stride[2];
+}
+
+// Which of the keys [j, j + num), at most 16, are in [begin, end) and not hidden by a row's tree; in bits.
+DEVICE unsigned decode_seen(const struct attention_decode_params *p,
+                            const struct attention_sequence *s, const unsigned char *tree,
+                            int begin, int end, int j, int num) {
+    int low = min(max(begin - j, 0), num), high = min(max(end - j, low), num);
+    unsigned seen = (1u << high) - (1u << low);
+    if (tree == 0) return seen;
+#pragma unroll 1
+    for (int i = max(low, s->shift - j); i < high; i++)
+        if (tree[(j + i) * p->tree_stride[2]] == 0) seen &= ~(1u << i);
+    return seen;
+}
 DEVICE int decode_head_of(const struct attention_decode_params *p, const struct decode_item *item,
                           int row) {
     return item->head * p->a.group + (item->first_row + row) % p->a.group;
@@ -153,10 +188,16 @@ DEVICE int decode_head_of(const struct attention_decode_params *p, const struct 
 
 // ---- Rows of the cache ------------------------------------------------------------------------
 
-// Addresses of a head of key j in both caches. An invalid page is clamped.
+// Addresses of a head of a key in both caches. An invalid page is clamped.
 struct decode_row {
     long long k, v;
 };
+
+// The address of a head of a row of a page, which exists.
+DEVICE long long decode_place(const struct attention_tensor *cache, long long page, long long row,
+                              int head) {
+    return (long long)cache->data + page * cache->batch + row * cache->seq + head * cache->head;
+}
 
 // Starts a load of 16 bytes without using it. If is_there is 0, nothing is read and *group stays. It is one instruction, as
 // branches would keep the compiler from starting all loads of a tile together.
@@ -171,26 +212,47 @@ DEVICE void fetch_group(uint4 *group, const char *from, int is_there) {
                  : "memory");
 }
 
+// row: of the sequence. Neither it nor what counts of a page's size exceeds 2^32, as lengths have 32 bits.
 DEVICE struct decode_row decode_row_at(const struct attention_decode_params *p, int batch, int head,
-                                       int j) {
+                                       unsigned row) {
     long long page = batch;
-    int row = j;
     if (p->page_table != 0) {
-        // A page that has more keys than an int holds is longer than any j.
-        int page_size = p->page_size > 0x7fffffff ? 0x7fffffff : (int)p->page_size;
-        int place = (int)((unsigned)j / (unsigned)page_size);
-        row = j - place * page_size;
+        unsigned page_size = p->page_size > 0xffffffffll ? 0xffffffffu : (unsigned)p->page_size;
+        unsigned place = row / page_size;
+        row -= place * page_size;
         page = p->page_table[batch * p->page_table_stride[0] + place * p->page_table_stride[1]];
         page = clamp_long(page, 0, p->num_pages - 1);
     }
-    long long k = page * p->k_cache.batch + row * p->k_cache.seq + head * p->k_cache.head;
-    long long v = page * p->v_cache.batch + row * p->v_cache.seq + head * p->v_cache.head;
-    struct decode_row at = {(long long)p->k_cache.data + k * ELEMENT_BYTES,
-                            (long long)p->v_cache.data + v * ELEMENT_BYTES};
+    struct decode_row at = {decode_place(&p->k_cache, page, row, head),
+                            decode_place(&p->v_cache, page, row, head)};
     return at;
 }
 
-// ---- Rotation ---------------------------------------------------------------------------------
+// ---- Elements of q's dtype ----------------------------------------------------------------------
+// The kernel of e4m3 and 16 bits computes in f16, whatever q's dtype.
+
+#if defined(IS_E4M3) && IS_E4M3
+#define decode_load(p, data, at) load_any(data, at, (p)->dtype)
+#define decode_store(p, data, at, x) store_any(data, at, x, (p)->dtype)
+#else
+#define decode_load(p, data, at) load(data, at)
+#define decode_store(p, data, at, x) store(data, at, x)
+#endif
+
+// A slope, a sink, the scale of a cache, the weight of a norm.
+DEVICE float decode_value(const struct attention_decode_params *p,
+                          const struct attention_head_values *t, int batch, int head) {
+    return load_any(t->data, batch * t->batch + head * t->head, t->is_f32 ? DTYPE_F32 : p->dtype);
+}
+DEVICE float decode_sink_at(const struct attention_decode_params *p, int head) {
+    return p->a.sinks.data == 0 ? -INFINITE : usable_sink(decode_value(p, &p->a.sinks, 0, head));
+}
+DEVICE float decode_scale_at(const struct attention_decode_params *p,
+                             const struct attention_head_values *scale, int batch, int kv_head) {
+    return HAS_E4M3(p) ? decode_value(p, scale, batch, kv_head) : 1;
+}
+
+// ---- Norm and rotation ------------------------------------------------------------------------
 
 DEVICE long long decode_angle(const struct attention_decode_params *p, long long position) {
     return clamp_long(position, 0, p->num_angles - 1);
@@ -214,12 +276,54 @@ DEVICE float decode_turned(const struct attention_decode_params *p, int c, float
     return own * cosine + (is_second ? partner * sine : -partner * sine);
 }
 
-// Column c of a query row whose first element is at `at`: rotated, not rounded.
-DEVICE float decode_query_element(const struct attention_decode_params *p, long long at, int c,
+// What normalises a row of head_dim elements of q or k_new, as two factors: their product alone may exceed fp32. For a whole warp.
+struct decode_norm {
+    const struct attention_head_values *weight; // its data 0: there is no norm
+    float first, second;
+};
+
+DEVICE struct decode_norm decode_norm_of(const struct attention_decode_params *p,
+                                         const struct attention_head_values *weight,
+                                         const void *data, long long at) {
+    struct decode_norm norm = {weight, 1, 1};
+    float squares = 0;
+    if (weight->data == 0) return norm;
+    for (int c = threadIdx.x % 32; c < p->a.head_dim; c += 32) {
+        float x = load_any(data, at + c, p->dtype);
+        squares = fmaf(x, x, squares);
+    }
+    for (int i = 16; i > 0; i /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, i);
+    float variance = squares / p->a.head_dim + p->norm_eps;
+    norm.first = 1 / sqrtf(variance);
+    if (variance >= 1e-30f && variance <= 1e37f) return norm;
+    double wide = 0; // rare: squares that fp32 does not hold
+    for (int c = 0; c < p->a.head_dim; c++) {
+        double x = load_any(data, at + c, p->dtype);
+        wide += x * x;
+    }
+    double rstd = rsqrt(wide / p->a.head_dim + p->norm_eps);
+    norm.second = rstd > 1 ? 0x1p64f : 0x1p-64f;
+    norm.first = (float)(rstd / norm.second);
+    return norm;
+}
+
+// Column c, whose element is x.
+DEVICE float decode_normed(const struct attention_decode_params *p, const struct decode_norm *norm,
+                           int c, float x) {
+    if (norm->weight->data == 0) return x;
+    float weight = decode_value(p, norm->weight, 0, c);
+    return x * norm->first * norm->second * (weight + p->norm_offset);
+}
+
+// Column c of a query row whose first element is at `at`: normalised and rotated, not rounded.
+DEVICE float decode_query_element(const struct attention_decode_params *p,
+                                  const struct decode_norm *norm, long long at, int c,
                                   long long angle) {
     int partner = decode_partner(p, c);
-    float x = load(p->a.q.data, at + c);
-    return partner == c ? x : decode_turned(p, c, x, load(p->a.q.data, at + partner), angle);
+    float x = decode_normed(p, norm, c, decode_load(p, p->a.q.data, at + c));
+    if (partner == c) return x;
+    float other = decode_normed(p, norm, partner, decode_load(p, p->a.q.data, at + partner));
+    return decode_turned(p, c, x, other, angle);
 }
 
 // ---- Scores -----------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ DEVICE void merge_row(const struct attention_decode_params *p, const struct deco
     const long long q_row = item->s.q_first + decode_query_of(p, item, row),
                     out = attention_at(&p->a.out, item->batch, q_row, head);
     float lse;
-    const float factor = decode_finish(top, sum, attention_sink_at(&p->a, 0, head), &lse);
+    const float factor = decode_finish(top, sum, decode_sink_at(p, head), &lse);
     if (lane == 0 && p->a.lse != 0)
         p->a.lse[attention_lse_at(&p->a, item->batch, head, q_row)] = lse;
     for (int four = lane; four - lane < fours; four += 32) {
@@ -79,7 +79,7 @@ DEVICE void merge_row(const struct attention_decode_params *p, const struct deco
         }
         for (int i = 0; i < 4; i++)
             if (four * 4 + i < p->a.head_dim_v)
-                store(p->a.out.data, out + four * 4 + i, x[i] * factor);
+                decode_store(p, p->a.out.data, out + four * 4 + i, x[i] * factor);
     }
 }
 

@@ -6,7 +6,6 @@
 // Figures: docs/kernels/attention_decode.md.
 // The host defines
 //     DTYPE (2: what is of another dtype is known at run time)
-#include "cuda/device/any_dtype.cuh"
 #include "ops/attention/cuda/decode/attention_decode_device.cuh"
 
 #define WARPS 4
@@ -65,17 +64,13 @@ DEVICE void merge(const struct attention_decode_params *p, const struct decode_i
     __syncthreads();
     int head = decode_head_of(p, item, row);
     long long q_row = item->s.q_first + decode_query_of(p, item, row);
-    float top = -INFINITE, sum = 0, weight[WARPS], sink = -INFINITE, lse;
+    float top = -INFINITE, sum = 0, weight[WARPS], lse;
     EACH(w, WARPS) { top = fmaxf(top, shared->reference[w]); }
     EACH(w, WARPS) {
         weight[w] = decode_weight(shared->reference[w], top);
         sum += weight[w] * shared->sum[w];
     }
-    const struct attention_head_values *sinks = &p->a.sinks;
-    if (sinks->data != 0)
-        sink = usable_sink(
-            load_any(sinks->data, head * sinks->head, sinks->is_f32 ? DTYPE_F32 : p->dtype));
-    float factor = decode_finish(top, sum, sink, &lse);
+    float factor = decode_finish(top, sum, decode_sink_at(p, head), &lse);
     if (threadIdx.x == 0 && p->a.lse != 0)
         p->a.lse[attention_lse_at(&p->a, item->batch, head, q_row)] = lse;
     long long out = attention_at(&p->a.out, item->batch, q_row, head);

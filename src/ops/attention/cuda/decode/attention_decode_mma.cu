@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode of 16-bit caches: up to 8 ROW_TILES query rows of a key head against a chunk of its keys, on tensor cores, so that groups
-// of heads cost no more than one. Four warps take 16 keys each in turn, K and V go from memory to registers and from there into the
-// products: s' = K q' and o' = V' p', with keys, then columns, as rows of a, so that queries fill only 8 columns of b. The next
-// keys are on their way while these are weighed, the next values while the next keys are. Softmax is online (arXiv:1805.02867) but
-// for a reference that stays until a score exceeds it by SLACK, which nearly none does.
-// Which column of a head is which of a product is free to choose, as long as both factors agree: lane (g, t) reads 16 bytes of keys
-// g and g + 8 at column 8 t, and of the values 2 t, 2 t + 1, + 8 at column 8 g.
-// Floor: the caches read once, 4 head_dim bytes a key and key head. Limit: reading memory; with few keys a block's start, with many
-// chunks the second launch. Figures: docs/kernels/attention_decode.md. The host defines
-//     DTYPE (3, 4), DIMS (64, 128, 256: columns of a head, at least as many as it has), ROW_TILES (1, 2), BLOCKS (of an SM)
+// Decode of q of 16 bits: up to 8 ROW_TILES query rows of a key head against a chunk of its keys, on tensor cores, so that groups
+// of heads cost no more than one. Four warps take 16 keys each in turn, K and V go from memory to registers and from there into
+// the products: s' = K q' and o' = V' p', with keys, then columns, as rows of a, so that queries fill only 8 columns of b. The
+// next keys are on their way while these are weighed, the next values while the next keys are. Softmax is online
+// (arXiv:1805.02867) but for a reference that stays until a score exceeds it by SLACK, which nearly none does.
+// Which column of a head is which of a product is free to choose, as long as both factors agree: lane (g, t) reads eight elements
+// of keys g and g + 8 at column 8 t, and of the values 2 t, 2 t + 1, + 8 at column 8 g.
+// Caches of e4m3 are computed in f16, which holds their numbers, whatever 16 bits q has.
+// Floor: the caches read once, 4 head_dim bytes a key and key head, 2 of e4m3. Limit: reading memory; with few keys a block's
+// start, with many chunks the second launch. Figures: docs/kernels/attention_decode.md. The host defines
+//     DTYPE (3, 4; e4m3: 4), IS_E4M3 (of the caches), DIMS (64, 128, 256: columns of a head, at least as many as it has),
+//     ROW_TILES (1, 2), BLOCKS (of an SM)
 #include "ops/attention/cuda/decode/attention_decode_mma.cuh"
 
 // ---- Queries ----------------------------------------------------------------------------------
 
-// Stores a row in DTYPE, or if it is rotated as three numbers of DTYPE per column. These are scaled by a power of two, so that the
-// third is not below the least f16.
+// Stores a row in DTYPE, or if it is normalised or rotated as num_query_parts numbers of DTYPE per column. These are scaled by a
+// power of two, so that the last is not below the least f16.
 DEVICE void load_query(const struct attention_decode_params *p, const struct decode_item *item,
                        int row, struct shared *shared) {
     int lane = threadIdx.x % 32, is_there = row < item->num_rows;
@@ -22,21 +24,26 @@ DEVICE void load_query(const struct attention_decode_params *p, const struct dec
     float x[DIMS / 32], top = 0, factor = 1;
     long long at = attention_at(&p->a.q, item->batch, item->s.q_first + query, head);
     long long angle = p->cos != 0 ? decode_angle(p, query + item->s.shift) : 0;
+    const struct decode_norm norm = decode_norm_of(p, &p->q_norm, p->a.q.data, is_there ? at : 0);
     EACH(i, DIMS / 32) {
         int c = lane + 32 * i;
-        x[i] = is_there && c < p->a.head_dim ? decode_query_element(p, at, c, angle) : 0;
+        x[i] = is_there && c < p->a.head_dim ? decode_query_element(p, &norm, at, c, angle) : 0;
         top = fmaxf(top, fabsf(x[i]));
     }
-    if (p->cos != 0) {
+    if (p->num_query_parts > 1 || IS_E4M3) {
         for (int i = 16; i > 0; i /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, i));
         unsigned exponent = __float_as_uint(top) & 0x7f800000u;
+        if (IS_E4M3 && exponent == 0x7f000000u) exponent -= 1 << 23; // f16 holds less than q
         if (exponent != 0 && exponent < 0x7f000000u) {
-            factor = __uint_as_float(exponent);
-            EACH(i, DIMS / 32) { x[i] *= __uint_as_float(0x7f000000u - exponent); }
+            // With IS_E4M3 the row reaches far down in f16, as its least elements may have no other part.
+            factor = __uint_as_float(exponent) / (IS_E4M3 ? 8192 : 1);
+            EACH(i, DIMS / 32) {
+                x[i] *= __uint_as_float(0x7f000000u - exponent);
+                if (IS_E4M3) x[i] *= 8192;
+            }
         }
     }
-    int num_parts = p->cos != 0 ? 3 : 1;
-    for (int part = 0; part < num_parts; part++) {
+    for (int part = 0; part < p->num_query_parts; part++) {
         EACH(i, DIMS / 32) {
             store(shared->queries[part][row], lane + 32 * i, x[i]);
             x[i] -= as_stored(x[i]);
@@ -44,12 +51,13 @@ DEVICE void load_query(const struct attention_decode_params *p, const struct dec
         }
     }
     if (lane != 0) return;
-    shared->factor[row] = factor * p->a.softmax_scale;
-    shared->slope[row] = is_there && p->a.slopes.data != 0
-                             ? attention_head_value(&p->a.slopes, item->batch, head)
-                             : 0;
+    shared->factor[row] =
+        factor * p->a.softmax_scale * decode_scale_at(p, &p->k_scale, item->batch, item->head);
+    shared->slope[row] =
+        is_there && p->a.slopes.data != 0 ? decode_value(p, &p->a.slopes, item->batch, head) : 0;
     int end = is_there ? attention_end_key(&p->a, &item->s, query) : 0;
     shared->diagonal[row] = query + item->s.shift;
+    shared->tree[row] = decode_tree_of(p, &item->s, item->batch, query);
     shared->begin[row] = is_there ? attention_first_key(&p->a, &item->s, query) : 0;
     shared->end[row] = end < item->end ? end : item->end;
 }
@@ -57,8 +65,9 @@ DEVICE void load_query(const struct attention_decode_params *p, const struct dec
 // ---- Softmax ----------------------------------------------------------------------------------
 
 // Lane (g, t) has the scores of keys j + g and j + g + 8 for rows 2 t and 2 t + 1 of each tile.
+// A row sees all of these keys if is_whole is set, else those that shared->seen has.
 DEVICE void finish_scores(float s[ROW_TILES][4], const struct attention_decode_params *p,
-                          const struct shared *shared, int j) {
+                          const struct shared *shared, int is_whole, int j) {
     int lane = threadIdx.x % 32;
     EACH(n, ROW_TILES) {
         EACH(e, 4) {
@@ -66,7 +75,8 @@ DEVICE void finish_scores(float s[ROW_TILES][4], const struct attention_decode_p
             float x = s[n][e] * shared->factor[row];
             x = p->a.has_terms ? decode_score(p, shared->slope[row], key - shared->diagonal[row], x)
                                : x * LOG2_E;
-            s[n][e] = key >= shared->begin[row] && key < shared->end[row] ? x : -INFINITE;
+            s[n][e] =
+                is_whole || shared->seen[threadIdx.x / 32][row] >> (key - j) & 1 ? x : -INFINITE;
         }
     }
 }
@@ -140,20 +150,22 @@ DEVICE void attend(const struct attention_decode_params *p, const struct decode_
                    struct shared *shared) {
     const struct decode_item *item = &shared->item;
     int warp = threadIdx.x / 32, j = given->begin + warp * KEYS, end = given->end;
-    int num_parts = p->cos != 0 ? 3 : 1, of_warp = threadIdx.x % KEYS;
+    int num_parts = p->num_query_parts, of_warp = threadIdx.x % KEYS;
     float o[DIMS / 16][ROW_TILES][4], reference[ROW_TILES][2], sum[ROW_TILES][2];
-    uint4 k[2 * K_STEPS];
+    decode_group k[2 * K_STEPS];
 #if IS_TURNING
-    uint4 *v = k;
+    decode_group *v = k;
 #else
-    uint4 v[4 * V_STEPS];
+    decode_group v[4 * V_STEPS];
 #endif
     struct decode_row rows = {0, 0};
     // Keys beyond the end are replaced by the last key, which exists; they are masked as others are.
 #define ROW_OF(j)                                                                                  \
-    decode_row_at(p, item->batch, item->head, (j) + of_warp < end ? (j) + of_warp : end - 1)
-    EACH(i, 2 * K_STEPS) { k[i] = make_uint4(0, 0, 0, 0); }
-    EACH(i, 4 * V_STEPS) { v[i] = make_uint4(0, 0, 0, 0); }
+    decode_row_at(p, item->batch, item->head,                                                      \
+                  (unsigned)item->s.k_first +                                                      \
+                      (unsigned)((j) + of_warp < end ? (j) + of_warp : end - 1))
+    EACH(i, 2 * K_STEPS) { k[i] = NO_GROUP; }
+    EACH(i, 4 * V_STEPS) { v[i] = NO_GROUP; }
     __syncthreads(); // waits for the previous item
     if (threadIdx.x == 0) shared->item = *given;
     __syncthreads();
@@ -191,6 +203,7 @@ DEVICE void attend(const struct attention_decode_params *p, const struct decode_
         EACH(n, ROW_TILES) {
             EACH(e, 4) { s[n][e] = 0; }
         }
+        if (!is_whole) note_seen(p, shared, j);
         if (IS_TURNING && p->a.head_dim < DIMS) cut_keys(k, p->a.head_dim);
         add_scores(s, k, shared, num_parts);
         if (IS_TURNING) {
@@ -200,14 +213,14 @@ DEVICE void attend(const struct attention_decode_params *p, const struct decode_
             fetch_keys(k, p, rows);
         }
         if (p->a.has_terms || !is_whole)
-            finish_scores(s, p, shared, j);
+            finish_scores(s, p, shared, is_whole, j);
         else
             EACH(n, ROW_TILES) {
                 EACH(e, 4) { s[n][e] *= factor[n][e % 2]; }
             }
         weigh(s, o, reference, sum, weights);
         if (!is_whole && has_nonfinite(v))
-            add_seen_values(o, v, weights, p, item, shared, j);
+            add_seen_values(o, v, weights, shared);
         else
             add_values(o, v, weights);
         if (is_last) break;

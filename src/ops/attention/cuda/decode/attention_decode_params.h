@@ -19,17 +19,27 @@
 // struct attention_decode_problem in plain types. Lengths come from decode_sequence_at.
 struct attention_decode_params {
     struct attention_params a;                // its k and v are the new rows (data 0: absent)
-    struct attention_tensor k_cache, v_cache; // batch: from page to page
+    struct attention_tensor k_cache, v_cache; // strides in bytes; batch: from page to page
     const int *cache_seqlens, *page_table;    // page_table 0: sequence b has page b
     long long cache_seqlens_stride, page_table_stride[2];
+    const int *leftpad_k; // 0: keys start in row 0
+    long long leftpad_stride;
     long long num_pages, page_size, capacity;
+    const unsigned char *tree_mask; // [batch][query][new key]; 0: none
+    long long tree_stride[3];
     const float *cos, *sin; // 0: no rotation
     long long cos_stride, sin_stride, num_angles;
     int rotary_dim, is_interleaved;
+    struct attention_head_values q_norm,
+        k_norm;                  // weights of the norms of heads; head: from column to column
+    float norm_eps, norm_offset; // norm_offset is added to weights
+    struct attention_head_values k_scale, v_scale; // of key heads, f32, with is_e4m3
+    int num_query_parts; // numbers of DTYPE whose sum is an element of a query: 3 if that is not one of DTYPE itself
     int most_keys;
     int is_appending; // the split's blocks append the new rows, as no sequence has more than one tile of queries
-    int is_aligned; // rows of the caches move in pieces of 16 bytes
-    int dtype;      // of q, in kernels for all dtypes
+    int is_aligned; // rows of the caches move in pieces of 16 bytes, in the kernel of e4m3 and 16 bits of 8
+    int is_e4m3; // the caches; else they are of q's dtype
+    int dtype;   // of q, in kernels for all dtypes
 
     // The split. Each of the first num_items blocks takes one item (sequence, chunk, key head). The other blocks take the
     // sequences with more row tiles than chunks, which are not split.
