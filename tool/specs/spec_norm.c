@@ -50,7 +50,7 @@ tsr_dtype norm_slot_dtype(const struct op_case *c, int slot) {
     return chosen(case_real(c, name), c->dtype);
 }
 
-// A tensor that the files give determines its dtype. residual_out is present with residual.
+// A large tensor that the files give determines its dtype. residual_out is present with residual.
 bool norm_infer(struct op_case *c) {
     if (c->tensor[0].ndim != 2) return false;
     for (int s = 1; c->spec->slots[s].name != NULL; s++) {
@@ -58,7 +58,9 @@ bool norm_infer(struct op_case *c) {
         char name[64];
         snprintf(name, sizeof name, "%s_dtype", c->spec->slots[s].name);
         const int param = spec_param(c->spec, name);
-        if (param < 0 || !c->is_present[s] || c->spec->slots[s].role != SLOT_IN) continue;
+        if (param < 0 || !c->is_present[s] || c->spec->slots[s].role != SLOT_IN ||
+            c->spec->slots[s].kind != SLOT_MAIN)
+            continue;
         c->param[param] = dtype == c->dtype ? 0 : dtype == TSR_F32 ? 1 : dtype == TSR_BF16 ? 2 : 3;
     }
     c->param[0] = (double)c->tensor[0].shape[0];
