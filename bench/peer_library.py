@@ -32,7 +32,8 @@ ATTENTION = (scalars("mask", ctypes.c_int) + scalars("softmax_scale softcap", ct
              scalars("has_window_left has_window_right", ctypes.c_int32) +
              scalars("window_left window_right max_seqlen_q max_seqlen_k", ctypes.c_int64) +
              scalars("dropout_p", ctypes.c_double) + scalars("seed offset", ctypes.c_uint64))
-EPS = [("eps", ctypes.c_float), ("has_eps", ctypes.c_int32)]
+NORM = [("zero_centered_weight", ctypes.c_int32)]
+EPS = [("eps", ctypes.c_float), ("has_eps", ctypes.c_int32)] + NORM
 ATTENTION_INPUTS = "q k v bias alibi_slopes sinks cu_seqlens_q cu_seqlens_k seqused_k out lse"
 MATMUL = scalars("transpose_a transpose_b", ctypes.c_int32) + scalars("activation", ctypes.c_int)
 ROPE = [("rotary_dim", ctypes.c_int64), ("interleaved", ctypes.c_int32)]
@@ -48,9 +49,9 @@ ARGS = {
     "softmax_forward": ("x y", []),
     "softmax_backward": ("y dy dx", []),
     "layernorm_forward": ("x residual weight bias y residual_out mean rstd", EPS),
-    "layernorm_backward": ("x weight mean rstd dy dresidual_out dx dweight dbias", []),
+    "layernorm_backward": ("x weight mean rstd dy dresidual_out dx dweight dbias", NORM),
     "rmsnorm_forward": ("x residual weight y residual_out rstd", EPS),
-    "rmsnorm_backward": ("x weight rstd dy dresidual_out dx dweight", []),
+    "rmsnorm_backward": ("x weight rstd dy dresidual_out dx dweight", NORM),
     "matmul_forward": ("a b b_up bias residual c", MATMUL + [
         ("accumulate", ctypes.c_int32), ("alpha", ctypes.c_float), ("has_alpha", ctypes.c_int32)] +
         scalars("a_scale b_scale b_up_scale", Tensor) + [("fast_accumulate", ctypes.c_int32),

@@ -85,11 +85,12 @@ def softmax_backward(call, y, dy):
     return {"dx": y * (dy - (y * dy).sum(-1, keepdims=True))}
 
 
-def layernorm_forward(call, x, residual=None, weight=1, bias=0):
+def layernorm_forward(call, x, residual=None, weight=None, bias=0):
     total = x if residual is None else x + residual
     mean = total.mean(-1, keepdims=True)
     rstd = 1 / np.sqrt(((total - mean) ** 2).mean(-1, keepdims=True) + call["params"]["eps"])
-    out = {"y": (total - mean) * rstd * weight + bias}
+    factor = 1 if weight is None else weight + call["params"]["zero_centered_weight"]
+    out = {"y": (total - mean) * rstd * factor + bias}
     return out if residual is None else out | {"residual_out": total}
 
 
