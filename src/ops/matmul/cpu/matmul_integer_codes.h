@@ -211,7 +211,10 @@ SIMD_INLINE void fetch_codes(tsr_quant_format format, const struct column *colum
     const uintptr_t from =
         (uintptr_t)column->row + (uintptr_t)(offset < row_bytes ? offset : offset + skip);
     for (int i = 0; i < MATMUL_INTEGERS * shape.bytes / shape.cols; i += 64)
-        __builtin_prefetch((const char *)from + i, 0, is_near ? 3 : 2);
+        if (is_near)
+            __builtin_prefetch((const char *)from + i, 0, 3);
+        else
+            __builtin_prefetch((const char *)from + i, 0, 2);
 }
 
 SIMD_INLINE struct column column_of(tsr_quant_format format, const struct tsri_quant_rows *q,

@@ -158,7 +158,7 @@ SIMD_INLINE void columns(tsr_quant_format format, const struct tsri_quant_rows *
         multiply(format, m, n, c, row, sum);
     }
     for (int r = 0; r < m; r++)
-        for (int j = 0; j < n; j++) acc[r * stride + j] = _mm512_reduce_add_ps(sum[r][j]);
+        for (int j = 0; j < n; j++) acc[r * stride + j] = vf_hsum(sum[r][j]);
 }
 
 // One row takes column after column, in the order of memory; more rows take two at a time.
