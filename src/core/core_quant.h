@@ -34,6 +34,11 @@ static inline float tsri_half_power(uint8_t e) {
     return tsri_float_of_bits(e < 2 ? (uint32_t)0x200000 << e : (uint32_t)(e - 1) << 23);
 }
 
+// The factor by a scale of MXFP4, whose last code is NaN.
+static inline float tsri_mxfp4_scale(uint8_t power) {
+    return power == 255 ? NAN : tsri_half_power(power);
+}
+
 static inline float tsri_quant_f16(const uint8_t *at) {
     return tsri_f16_to_float((uint16_t)(at[0] | at[1] << 8));
 }
@@ -101,7 +106,7 @@ static inline float tsri_quant_number(tsr_quant_format format, const uint8_t *ro
         return tsri_half_power(block[0]) *
                (float)tsri_e2m1_doubled[tsri_quant_nibble(block[1 + low], is_upper)];
     case TSR_QUANT_MXFP4:
-        return (s->power == 255 ? NAN : tsri_half_power(s->power)) *
+        return tsri_mxfp4_scale(s->power) *
                (float)tsri_e2m1_doubled[tsri_quant_nibble(block[i / 2], is_odd)];
     case TSR_QUANT_INT8: return tsri_quant_of_group((float)(int8_t)block[i], s);
     default:

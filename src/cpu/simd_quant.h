@@ -173,7 +173,7 @@ static inline void simd_quant_read_codes(struct simd_quant_unit *u, tsr_quant_fo
     u->offset = s->minimum;
     if (format == TSR_QUANT_MXFP4) {
         simd_split_pairs(from, u->room, 0, true);
-        simd_quant_set(u, s->power == 255 ? NAN : tsri_half_power(s->power));
+        simd_quant_set(u, tsri_mxfp4_scale(s->power));
     } else if (format == TSR_QUANT_INT4) {
         simd_split_pairs(from, u->room, s->middle, false);
     } else {

@@ -7,11 +7,14 @@
 
 #include <immintrin.h>
 
-#include "core/core_float.h"
-#include "cpu/simd.h"
+#include "cpu/simd_quant.h"
 #include "ops/matmul/cpu/matmul_quant_vnni.h"
 
-enum { UNIT = 32, UNITS = MATMUL_INTEGERS / UNIT, ROWS = 4 };
+enum { UNIT = QUANT_UNIT, UNITS = MATMUL_INTEGERS / UNIT, ROWS = 4 };
+
+// The formats whose numbers are a scale times a whole number.
+#define EACH_INTEGER_FORMAT(DO)                                                                    \
+    DO(Q8_0) DO(Q4_0) DO(Q6_K) DO(MXFP4_GGUF) DO(INT8) DO(INT4) DO(MXFP4)
 
 // 128 numbers of a row. First and last: 16 columns of each unit, as codes of b lie.
 struct integers {
@@ -62,12 +65,6 @@ SIMD_INLINE __m512 each_four_times(__m128 x) {
     return _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(x));
 }
 
-SIMD_INLINE int load_16(const uint8_t *from) {
-    uint16_t x;
-    memcpy(&x, from, sizeof x);
-    return x;
-}
-
 // The f16 scales that four blocks begin with, `step` bytes apart, 18 or 34, each in four lanes.
 SIMD_INLINE __m512 scales_of_blocks(const uint8_t *block, int step) {
     const __m256i one = _mm256_setr_epi16(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
@@ -85,8 +82,9 @@ SIMD_INLINE void split(struct codes *c, __m512i bytes, bool is_e2m1) {
     c->first = _mm512_and_si512(bytes, four_bits);
     c->last = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), four_bits);
     if (!is_e2m1) return;
-    const __m512i table = _mm512_broadcast_i32x4(
-        _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+    const __m512i table =
+        _mm512_broadcast_i32x4(_mm_add_epi8(_mm_loadu_si128((const __m128i *)tsri_e2m1_doubled),
+                                            _mm_set1_epi8((char)excess_of(TSR_QUANT_MXFP4))));
     c->first = _mm512_shuffle_epi8(table, c->first);
     c->last = _mm512_shuffle_epi8(table, c->last);
 }
@@ -113,9 +111,8 @@ SIMD_INLINE void split_q6_k(struct codes *c, const uint8_t *block, int half) {
     }
     // Scales of 16 columns each: those of the first and of the last half of each unit.
     const __m128i bytes = _mm_loadl_epi64((const __m128i *)(block + 192 + half * 8));
-    const __m256 scales = _mm256_mul_ps(
-        _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
-        _mm256_set1_ps(_mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(load_16(block + 208))))));
+    const __m256 scales = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+                                        _mm256_set1_ps(simd_quant_f16(block + 208)));
     const __m512i lanes = _mm512_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6, 6, 6, 6);
     const __m512 all = _mm512_castps256_ps512(scales);
     c->scale = _mm512_permutexvar_ps(lanes, all);
@@ -128,17 +125,8 @@ SIMD_INLINE __m512 scales_beside(tsr_quant_format format, const struct tsri_quan
     float four[UNITS] = {0};
     for (int i = 0; i < UNITS && at + i * UNIT < k; i++) {
         const int64_t group = (at + i * UNIT) / q->group;
-        if (format == TSR_QUANT_MXFP4) {
-            const uint8_t power = ((const uint8_t *)scales)[group];
-            four[i] = power == 255 ? NAN : tsri_half_power(power);
-        } else if (q->scale.dtype == TSR_F32) {
-            four[i] = ((const float *)(const void *)scales)[group];
-        } else if (q->scale.dtype == TSR_F16) {
-            four[i] = tsri_quant_f16((const uint8_t *)scales + 2 * group);
-        } else {
-            four[i] =
-                tsri_float_of_bits((uint32_t)((const uint16_t *)(const void *)scales)[group] << 16);
-        }
+        four[i] = format == TSR_QUANT_MXFP4 ? tsri_mxfp4_scale(((const uint8_t *)scales)[group])
+                                            : simd_quant_load(q->scale.dtype, scales, group);
     }
     return each_four_times(_mm_loadu_ps(four));
 }
@@ -164,7 +152,7 @@ SIMD_INLINE void load_codes(struct codes *c, tsr_quant_format format,
             each_four_times(_mm_setr_ps(tsri_half_power(from[0]), tsri_half_power(from[17]),
                                         tsri_half_power(from[34]), tsri_half_power(from[51])));
         break;
-    case TSR_QUANT_Q6_K: break; // split_q6_k
+    case TSR_QUANT_Q6_K: split_q6_k(c, from, (int)(at / MATMUL_INTEGERS % 2)); break;
     case TSR_QUANT_INT8:
         c->first = _mm512_xor_si512(load_four(from, 32), sign);
         c->last = _mm512_xor_si512(load_four(from + 16, 32), sign);
@@ -196,10 +184,7 @@ SIMD_INLINE void read_codes(struct codes *c, tsr_quant_format format, bool is_wh
         memcpy(some, from, (size_t)(q->x.cols - offset));
         from = some;
     }
-    if (format == TSR_QUANT_Q6_K)
-        split_q6_k(c, from, (int)(at / MATMUL_INTEGERS % 2));
-    else
-        load_codes(c, format, q, from, column->scales, at, k);
+    load_codes(c, format, q, from, column->scales, at, k);
 }
 
 // Fetches what comes `ahead` bytes after a column's codes from `at` on: of the column, or at its end of the one `skip` bytes

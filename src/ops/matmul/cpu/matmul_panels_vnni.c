@@ -56,13 +56,11 @@ SIMD_INLINE void make_panel(struct panel *p, tsr_quant_format format, bool is_wh
     }
     transpose(first, p->quads[0]);
     transpose(last, p->quads[1]);
-    transpose(scale, by_unit);
-    for (int unit = 0; unit < UNITS; unit++)
-        p->scale[0][unit] = _mm512_castsi512_ps(by_unit[4 * unit]);
-    if (format != TSR_QUANT_Q6_K) return;
-    transpose(scale_last, by_unit);
-    for (int unit = 0; unit < UNITS; unit++)
-        p->scale[1][unit] = _mm512_castsi512_ps(by_unit[4 * unit]);
+    for (int half = 0; half < (format == TSR_QUANT_Q6_K ? 2 : 1); half++) {
+        transpose(half ? scale_last : scale, by_unit);
+        for (int unit = 0; unit < UNITS; unit++)
+            p->scale[half][unit] = _mm512_castsi512_ps(by_unit[4 * unit]);
+    }
 }
 
 // Four bytes of a row, for all columns.
@@ -147,7 +145,7 @@ SIMD_INLINE void panel_of(tsr_quant_format format, const struct tsri_quant_rows 
                 make_panel(&p[g], format, false, q, column + g * LANES, at, k);
         for (int64_t i = 0; i < m; i += ROWS) {
             const struct integers *row[ROWS];
-            for (int r = 0; r < ROWS; r++)
+            for (int r = 0; r < tsri_min(m - i, ROWS); r++)
                 row[r] = (const struct integers *)(const void *)(a + (i + r) * a_stride) +
                          at / MATMUL_INTEGERS;
             float *of_rows = sums + i * PANEL_COLS;
@@ -169,13 +167,7 @@ SIMD_INLINE void panel_of(tsr_quant_format format, const struct tsri_quant_rows 
         const char *a, int64_t a_stride, float *acc, int64_t stride) {                             \
         panel_of(TSR_QUANT_##format, q, col, n, k, m, a, a_stride, acc, stride);                   \
     }
-OF_FORMAT(Q8_0)
-OF_FORMAT(Q4_0)
-OF_FORMAT(Q6_K)
-OF_FORMAT(MXFP4_GGUF)
-OF_FORMAT(INT8)
-OF_FORMAT(INT4)
-OF_FORMAT(MXFP4)
+EACH_INTEGER_FORMAT(OF_FORMAT)
 
 typedef void panel_kernel(const struct tsri_quant_rows *q, int64_t col, int64_t n, int64_t k,
                           int64_t m, const char *a, int64_t a_stride, float *acc, int64_t stride);
@@ -183,9 +175,8 @@ typedef void panel_kernel(const struct tsri_quant_rows *q, int64_t col, int64_t 
 void tsri_matmul_integer_panels(const struct tsri_quant_rows *q, int64_t col, int64_t n, int64_t k,
                                 int64_t m, const void *a, int64_t a_stride, float *acc,
                                 int64_t stride) {
-#define ROW(format) [TSR_QUANT_##format] = format##_panels
-    static panel_kernel *const all[TSR_QUANT_COUNT] = {
-        ROW(Q8_0), ROW(Q4_0), ROW(Q6_K), ROW(MXFP4_GGUF), ROW(INT8), ROW(INT4), ROW(MXFP4)};
+#define ROW(format) [TSR_QUANT_##format] = format##_panels,
+    static panel_kernel *const all[TSR_QUANT_COUNT] = {EACH_INTEGER_FORMAT(ROW)};
     for (int64_t i = 0; i < m; i += PANEL_ROWS)
         for (int64_t j = 0; j < n; j += PANEL_COLS)
             all[q->format](q, col + j, tsri_min(n - j, PANEL_COLS), k, tsri_min(m - i, PANEL_ROWS),

@@ -13,9 +13,7 @@ enum { COLS = 2, AHEAD = 1024 }; // AHEAD: bytes of two columns that are fetched
 // A power of two such that numbers up to `most` are integers of at most 32512 units.
 SIMD_INLINE float unit_for(float most) {
     enum { LEAST = -114, BITS = 14 };
-    uint32_t bits;
-    memcpy(&bits, &most, sizeof bits);
-    int exponent = (int)(bits >> 23) - 127 - BITS;
+    int exponent = (int)(tsri_bits_of_float(most) >> 23) - 127 - BITS;
     if (exponent < LEAST) exponent = LEAST;
     const float unit = tsri_float_of_bits((uint32_t)(exponent + 127) << 23);
     return most > 32512 * unit ? 2 * unit : unit;
@@ -53,7 +51,7 @@ SIMD_INLINE void quantise(const float *a, int64_t n, bool is_of_pairs, int unit,
     if (is_of_pairs) lower = evens_first(lower), upper = evens_first(upper);
     store_halves(lower, to->low_first + unit * 16, to->low_last + unit * 16);
     store_halves(upper, to->high_first + unit * 16, to->high_last + unit * 16);
-    for (int i = 0; i < 4; i++) to->scale[unit * 4 + i] = is_finite ? scale : NAN;
+    for (int i = 0; i < 4; i++) to->scale[unit * 4 + i] = scale;
 }
 
 // Sums of four integers of a half.
@@ -104,18 +102,17 @@ SIMD_INLINE void multiply(tsr_quant_format format, int m, int n, const struct co
         const __m512 scale = _mm512_load_ps(a[r]->scale);
         const __m512i start = _mm512_load_si512(a[r]->start_first);
         for (int j = 0; j < n; j++) {
+            const bool is_split = format == TSR_QUANT_Q6_K; // its halves have scales of their own
             __m512i high = _mm512_setzero_si512(), low;
             low = products(a[r], false, c[j].first, start, &high);
-            if (format == TSR_QUANT_Q6_K) {
+            if (is_split) {
                 sum[r][j] = scaled(low, high, _mm512_mul_ps(scale, c[j].scale), sum[r][j]);
                 high = _mm512_setzero_si512();
                 low = _mm512_load_si512(a[r]->start_last);
-                low = products(a[r], true, c[j].last, low, &high);
-                sum[r][j] = scaled(low, high, _mm512_mul_ps(scale, c[j].scale_last), sum[r][j]);
-            } else {
-                low = products(a[r], true, c[j].last, low, &high);
-                sum[r][j] = scaled(low, high, _mm512_mul_ps(scale, c[j].scale), sum[r][j]);
             }
+            low = products(a[r], true, c[j].last, low, &high);
+            const __m512 of_codes = is_split ? c[j].scale_last : c[j].scale;
+            sum[r][j] = scaled(low, high, _mm512_mul_ps(scale, of_codes), sum[r][j]);
         }
     }
 }
@@ -185,20 +182,13 @@ typedef void few_rows(const struct tsri_quant_rows *q, int64_t col, int64_t n, i
     }
 #define OF_FORMAT(format)                                                                          \
     OF_ROWS(format, 1) OF_ROWS(format, 2) OF_ROWS(format, 3) OF_ROWS(format, 4)
-OF_FORMAT(Q8_0)
-OF_FORMAT(Q4_0)
-OF_FORMAT(Q6_K)
-OF_FORMAT(MXFP4_GGUF)
-OF_FORMAT(INT8)
-OF_FORMAT(INT4)
-OF_FORMAT(MXFP4)
+EACH_INTEGER_FORMAT(OF_FORMAT)
 
 void tsri_matmul_integer_columns(const struct tsri_quant_rows *q, int64_t col, int64_t n, int64_t k,
                                  int64_t m, const void *a, int64_t a_stride, float *acc,
                                  int64_t stride) {
-#define ROW(format) [TSR_QUANT_##format] = { format##_1, format##_2, format##_3, format##_4 }
-    static few_rows *const all[TSR_QUANT_COUNT][ROWS] = {
-        ROW(Q8_0), ROW(Q4_0), ROW(Q6_K), ROW(MXFP4_GGUF), ROW(INT8), ROW(INT4), ROW(MXFP4)};
+#define ROW(format) [TSR_QUANT_##format] = {format##_1, format##_2, format##_3, format##_4},
+    static few_rows *const all[TSR_QUANT_COUNT][ROWS] = {EACH_INTEGER_FORMAT(ROW)};
     for (int64_t i = 0, rows; i < m; i += rows) {
         rows = tsri_min(m - i, ROWS);
         all[q->format][rows - 1](q, col, n, k, (const char *)a + i * a_stride, a_stride,
