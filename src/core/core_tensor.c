@@ -123,11 +123,15 @@ tsr_status tsri_check_tensor(const char *op, const char *field, tsr_tensor *t,
     return TSR_OK;
 }
 
+// The stride with which a leading dimension goes on as the rows of a view lie.
+static int64_t fitting_stride(const struct tsri_rows *view) {
+    return view->group > 0 ? view->rows / view->group * view->group_stride
+                           : view->rows * view->stride;
+}
+
 // Adds a leading dimension to a view: to its rows, or as its groups if it has none yet. False if it fits neither.
 static bool add_dimension(struct tsri_rows *view, int64_t size, int64_t stride, bool may_group) {
-    const int64_t groups = view->group > 0 ? view->rows / view->group : 1;
-    const int64_t fitting =
-        view->group > 0 ? groups * view->group_stride : view->rows * view->stride;
+    const int64_t fitting = fitting_stride(view);
     if (view->rows == 1)
         view->stride = stride;
     else if (stride != fitting && may_group && view->group == 0)
@@ -158,10 +162,7 @@ static tsr_status check_rows(const char *op, const char *field, tsr_tensor *t, e
             return tsri_fail(TSR_INVALID_ARGUMENT,
                              "%s: %s.stride[%d] is %lld, expected %lld so that the leading "
                              "dimensions collapse to rows of %s",
-                             op, field, i, (long long)t->stride[i],
-                             (long long)(view->group > 0
-                                             ? view->rows / view->group * view->group_stride
-                                             : view->rows * view->stride),
+                             op, field, i, (long long)t->stride[i], (long long)fitting_stride(view),
                              may_group ? "one stride or two" : "one stride");
     }
     if (view->rows <= 1 || is_empty) view->stride = view->cols;

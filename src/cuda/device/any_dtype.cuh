@@ -21,6 +21,13 @@ DEVICE void store_any(void *data, long long at, float x, int dtype) {
     }
 }
 
+// A number as store_any leaves it.
+DEVICE float as_stored_any(float x, int dtype) {
+    if (dtype == DTYPE_F32) return x;
+    return dtype == DTYPE_BF16 ? float_of_bf16(pair_to_bf16(x, 0) & 0xffff)
+                               : float_of_f16(pair_to_f16(x, 0) & 0xffff);
+}
+
 // Four consecutive elements, at an address that is a multiple of their size.
 DEVICE void load_four_any(float x[4], const void *data, long long at, int dtype) {
     if (dtype == DTYPE_F32) {

@@ -7,6 +7,7 @@
 
 #include "cuda/device/elements_params.h"
 #include "cuda/device/numbers.cuh"
+#include "cuda/device/row_groups.cuh"
 
 #ifndef HAS_GROUPS // 1: rows of two strides
 #define HAS_GROUPS 0
@@ -85,11 +86,10 @@ DEVICE int has_element(const struct spot *s, int i, long long cols) {
 DEVICE long long row_of(const struct spot *s) { return s->row + s->row_step; }
 DEVICE long long place_of(const struct spot *s, int i, const struct elements_view *view) {
 #if HAS_GROUPS
-    const long long row = s->row + s->row_step, col = s->col + (long long)i * s->step;
-    if (view->group > 0)
-        return row / view->group * view->group_stride + row % view->group * view->stride + col;
-#endif
+    return row_at(view, s->row + s->row_step) + s->col + (long long)i * s->step;
+#else
     return s->row * view->stride + s->row_step * view->stride + s->col + (long long)i * s->step;
+#endif
 }
 
 #if UNIT == GROUP

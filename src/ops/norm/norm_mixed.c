@@ -9,16 +9,11 @@
 
 #include "ops/norm/norm_problem.h"
 
-enum { SHORT_COLS = 128 };
-
-// The most rows of a block. Backward sums them as one group (norm_group_rows).
+// The most rows of a block. Backward sums them as one group: norm_least_group_rows.
 static int64_t forward_block_rows(const struct norm_problem *p) {
     enum { BYTES = 64 << 10, MOST = 64 };
     const int64_t row_bytes = tsri_max(p->cols, 1) * (int64_t)sizeof(float);
     return tsri_max(tsri_min(BYTES / row_bytes, MOST), 1);
-}
-static int64_t backward_block_rows(const struct norm_problem *p) {
-    return p->cols <= SHORT_COLS ? 16 : NORM_MAX_BLOCK_ROWS;
 }
 
 // The dtype of the kernels. Sums with a residual are made in fp32.
@@ -57,7 +52,7 @@ static struct norm_layout layout_of(const struct norm_problem *p, bool is_backwa
                                             : norm_forward_layout(&of_block, true, false, 0);
     layout.scratch = layout.total;
     layout.scratch_per_thread = is_backward
-                                    ? 3 * block_bytes(p, backward_block_rows(p)) + sums_bytes(p)
+                                    ? 3 * block_bytes(p, norm_least_group_rows(p)) + sums_bytes(p)
                                     : block_bytes(p, forward_block_rows(p));
     layout.total += layout.scratch_per_thread * (size_t)num_threads;
     return layout;
@@ -231,7 +226,7 @@ static void backward_task(void *arg, int64_t index, int thread) {
     const struct pass *pass = arg;
     const struct norm_problem *p = pass->problem;
     const int64_t at = index * pass->plan->grain, end = tsri_min(at + pass->plan->grain, p->rows);
-    const int64_t most = backward_block_rows(p), padded = norm_padded_cols(p);
+    const int64_t most = norm_least_group_rows(p), padded = norm_padded_cols(p);
     char *const scratch = pass->scratch + (size_t)thread * pass->scratch_per_thread;
     char *const blocks = scratch + sums_bytes(p);
     float *sums = pass->call->partial + 2 * padded * index;

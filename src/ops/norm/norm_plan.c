@@ -71,9 +71,12 @@ int64_t norm_block_rows(const struct norm_problem *p) {
 
 // At most 128 groups: for 16,384 rows, their sums are 1 % of the traffic and keep 64 threads busy. Short rows are
 // grouped by 16.
-int64_t norm_group_rows(const struct norm_problem *p) {
+int64_t norm_least_group_rows(const struct norm_problem *p) {
     enum { SHORT = 128 }; // on every instruction set, because the sums must not depend on it
-    return tsri_max(p->cols <= SHORT ? 16 : 8, tsri_ceil_div(p->rows, 128));
+    return p->cols <= SHORT ? 16 : 8;
+}
+int64_t norm_group_rows(const struct norm_problem *p) {
+    return tsri_max(norm_least_group_rows(p), tsri_ceil_div(p->rows, 128));
 }
 
 // Large tensors are split into tasks of 2 MiB, so that most rows can prefetch the next row of their task.

@@ -106,6 +106,8 @@ int64_t norm_block_rows(const struct norm_problem *p);
 // Rows whose dweight and dbias are summed together. Depends on the shape only, so the order of additions is the same
 // for any number of threads.
 int64_t norm_group_rows(const struct norm_problem *p);
+// The same of a few rows.
+int64_t norm_least_group_rows(const struct norm_problem *p);
 
 // ---- Kernels: norm_*simd.c ------------------------------------------------
 

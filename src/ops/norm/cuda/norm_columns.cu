@@ -16,8 +16,8 @@ extern "C" __global__ void __launch_bounds__(128) norm_columns(const struct norm
 #pragma unroll 4
     for (long long row = group; row < p.rows; row += groups) {
         float mean = p.mean != 0 ? p.mean[row] : 0;
-        float dy = load_any(p.dy.data, view_at(&p.dy, row) + col, p.dy.dtype);
-        float x = load_any(p.x.data, view_at(&p.x, row) + col, p.x.dtype);
+        float dy = load_any(p.dy.rows.data, row_at(&p.dy.rows, row) + col, p.dy.dtype);
+        float x = load_any(p.x.rows.data, row_at(&p.x.rows, row) + col, p.x.dtype);
         float rest = p.rest != 0 ? p.rest[row] : 0;
         dweight += dy * (normalised(x, mean, p.rstd[row]) - rest);
         dbias += dy;

@@ -8,21 +8,13 @@
 #define FLOATS_PER_THREAD 16
 #endif
 #include "cuda/device/any_dtype.cuh"
+#include "cuda/device/row_groups.cuh"
 #include "cuda/device/rows.cuh"
 #include "ops/norm/cuda/norm_device.cuh"
 
 #define TILE_COLS (THREADS_PER_ROW * FLOATS_PER_THREAD)
 #define EACH_TILE(first, cols)                                                                     \
     _Pragma("unroll 1") for (int first = 0; first < (cols); first += TILE_COLS)
-
-DEVICE long long view_at(const struct norm_view *t, long long row) {
-    if (t->group == 0) return row * t->stride;
-    if ((row | t->group) >> 32 == 0) { // a short division
-        const unsigned r = (unsigned)row, group = (unsigned)t->group;
-        return r / group * t->group_stride + r % group * t->stride;
-    }
-    return row / t->group * t->group_stride + row % t->group * t->stride;
-}
 
 // The columns of a tile from `first` on, of a row that begins at `at`; 0 beyond the row. The dtype is tested once, so that all
 // loads are under way before the first is used.
@@ -32,10 +24,10 @@ DEVICE void load_tile(float x[FLOATS_PER_THREAD], const struct norm_view *t, lon
     at += first;
     if (!is_aligned) {
         EACH_FLOAT(e)
-        x[e] = column_of(e, 1) < left ? load_any(t->data, at + column_of(e, 1), t->dtype) : 0;
+        x[e] = column_of(e, 1) < left ? load_any(t->rows.data, at + column_of(e, 1), t->dtype) : 0;
     } else if (t->dtype == DTYPE_F32) {
         uint4 raw[NUM_GROUPS];
-        load_groups(raw, t->data, at, left, 0);
+        load_groups(raw, t->rows.data, at, left, 0);
 #pragma unroll
         for (int v = 0; v < NUM_GROUPS; v++) widen(raw[v], x + v * GROUP);
     } else {
@@ -44,7 +36,7 @@ DEVICE void load_tile(float x[FLOATS_PER_THREAD], const struct norm_view *t, lon
         for (int v = 0; v < NUM_GROUPS; v++) {
             raw[v] = make_uint2(0, 0);
             if (column_of(v * GROUP, 1) < left)
-                raw[v] = *(const uint2 *)((const unsigned short *)t->data + at +
+                raw[v] = *(const uint2 *)((const unsigned short *)t->rows.data + at +
                                           column_of(v * GROUP, 1));
         }
         EACH_FLOAT(e) {
@@ -61,28 +53,22 @@ DEVICE void store_tile(const float x[FLOATS_PER_THREAD], const struct norm_view 
     at += first;
     if (!is_aligned) {
         EACH_FLOAT(e)
-        if (column_of(e, 1) < left) store_any(t->data, at + column_of(e, 1), x[e], t->dtype);
+        if (column_of(e, 1) < left) store_any(t->rows.data, at + column_of(e, 1), x[e], t->dtype);
         return;
     }
 #pragma unroll
     for (int v = 0; v < NUM_GROUPS; v++)
         if (column_of(v * GROUP, 1) < left)
-            store_four_any(t->data, at + column_of(v * GROUP, 1), x + v * GROUP, t->dtype);
+            store_four_any(t->rows.data, at + column_of(v * GROUP, 1), x + v * GROUP, t->dtype);
 }
 
 // x times weight (1 if there is none), of a tile.
 DEVICE void scale_tile(float x[FLOATS_PER_THREAD], const struct norm_mixed_params *p, int first,
                        int cols) {
     float weight[FLOATS_PER_THREAD];
-    if (p->weight.data == 0) return;
+    if (p->weight.rows.data == 0) return;
     load_tile(weight, &p->weight, 0, first, cols, p->is_aligned);
     EACH_FLOAT(e) x[e] *= weight[e] + p->weight_offset;
-}
-
-DEVICE float as_stored_any(float x, int dtype) {
-    if (dtype == DTYPE_F32) return x;
-    return dtype == DTYPE_BF16 ? float_of_bf16(pair_to_bf16(x, 0) & 0xffff)
-                               : float_of_f16(pair_to_f16(x, 0) & 0xffff);
 }
 
 #endif

@@ -51,8 +51,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
          base += (long long)gridDim.x * ROWS_PER_BLOCK) {
         const long long r = base + ROW_OF_BLOCK;
         const int is_there = ROWS_PER_BLOCK == 1 || r < p.rows, cols = is_there ? p.cols : 0;
-        struct row_here row = {view_at(&p.x, r), view_at(&p.dy, r), view_at(&p.dx, r),
-                               view_at(&p.dresidual_out, r)};
+        struct row_here row = {row_at(&p.x.rows, r), row_at(&p.dy.rows, r), row_at(&p.dx.rows, r),
+                               row_at(&p.dresidual_out.rows, r)};
         float h[FLOATS_PER_THREAD], g[FLOATS_PER_THREAD], sum_g = 0, sum_gh = 0;
         row.mean = is_there && p.mean != 0 ? p.mean[r] : 0;
         row.rstd = is_there ? p.rstd[r] : 0;
@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
                 scale_tile(g, &p, first, cols);
             }
             EACH_FLOAT(e) h[e] = row.rstd * (g[e] - mean_g - h[e] * mean_gh);
-            if (p.dresidual_out.data != 0) {
+            if (p.dresidual_out.rows.data != 0) {
                 load_tile(g, &p.dresidual_out, row.dresidual_out, first, cols, p.is_aligned);
                 EACH_FLOAT(e) h[e] += g[e];
             }

@@ -75,18 +75,19 @@ static struct tsri_cuda_program columns_program(const struct norm_kernel *kernel
 }
 
 static struct norm_view view_of(const struct tsri_rows *t) {
-    return (struct norm_view){t->data, t->stride, t->group, t->group_stride, (int)t->dtype};
+    return (struct norm_view){tsri_elements_view(t), (int)t->dtype};
 }
 
 static struct norm_view view_of_vector(const struct norm_vector *v) {
-    return (struct norm_view){.data = v->data, .dtype = (int)v->dtype};
+    return (struct norm_view){.rows = {.data = v->data}, .dtype = (int)v->dtype};
 }
 
 // Four elements of a row move at once; absent tensors allow it.
 static bool is_aligned(const struct norm_view *t) {
     const uintptr_t four = t->dtype == (int)TSR_F32 ? 16 : 8;
-    return t->data == NULL ||
-           ((uintptr_t)t->data % four == 0 && t->stride % 4 == 0 && t->group_stride % 4 == 0);
+    const struct elements_view *rows = &t->rows;
+    return rows->data == NULL || ((uintptr_t)rows->data % four == 0 && rows->stride % 4 == 0 &&
+                                  rows->group_stride % 4 == 0);
 }
 
 static struct norm_mixed_params params_of(const struct norm_problem *p) {

@@ -14,11 +14,11 @@
 DEVICE void load_sum(float s[FLOATS_PER_THREAD], const struct norm_mixed_params *p, long long row,
                      int first, int cols) {
     float more[FLOATS_PER_THREAD];
-    load_tile(s, &p->x, view_at(&p->x, row), first, cols, p->is_aligned);
-    if (p->residual.data == 0) return;
-    load_tile(more, &p->residual, view_at(&p->residual, row), first, cols, p->is_aligned);
+    load_tile(s, &p->x, row_at(&p->x.rows, row), first, cols, p->is_aligned);
+    if (p->residual.rows.data == 0) return;
+    load_tile(more, &p->residual, row_at(&p->residual.rows, row), first, cols, p->is_aligned);
     EACH_FLOAT(e) s[e] = as_stored_any(s[e] + more[e], p->residual_out.dtype);
-    store_tile(s, &p->residual_out, view_at(&p->residual_out, row), first, cols, p->is_aligned);
+    store_tile(s, &p->residual_out, row_at(&p->residual_out.rows, row), first, cols, p->is_aligned);
 }
 
 DEVICE void subtract_mean(float s[FLOATS_PER_THREAD], float mean, int left) {
@@ -29,9 +29,9 @@ DEVICE void subtract_mean(float s[FLOATS_PER_THREAD], float mean, int left) {
 DEVICE int norm_row(const struct norm_mixed_params *p, long long row, int is_there, int cols,
                     struct row_sums *sums) {
     const struct norm_forward_params *f = &p->forward;
-    const struct norm_view *source = p->residual.data != 0 ? &p->residual_out : &p->x;
+    const struct norm_view *source = p->residual.rows.data != 0 ? &p->residual_out : &p->x;
     const int is_long = p->cols > TILE_COLS;
-    const long long at = view_at(source, row), y_at = view_at(&p->y, row);
+    const long long at = row_at(&source->rows, row), y_at = row_at(&p->y.rows, row);
     float s[FLOATS_PER_THREAD], mean = 0, offset = 0, squares = 0;
     EACH_TILE(first, cols) {
         load_sum(s, p, row, first, cols);
@@ -57,7 +57,7 @@ DEVICE int norm_row(const struct norm_mixed_params *p, long long row, int is_the
         }
         EACH_FLOAT(e) s[e] = s[e] * moments.rstd - moments.shift;
         scale_tile(s, p, first, cols);
-        if (p->bias.data != 0) {
+        if (p->bias.rows.data != 0) {
             load_tile(bias, &p->bias, 0, first, cols, p->is_aligned);
             EACH_FLOAT(e) s[e] += bias[e];
         }
@@ -70,8 +70,8 @@ DEVICE int norm_row(const struct norm_mixed_params *p, long long row, int is_the
 DEVICE void norm_row_wide(const struct norm_mixed_params *p, long long row, int cols, int is_wide,
                           struct row_sums *sums) {
     const struct norm_forward_params *f = &p->forward;
-    const struct norm_view *source = p->residual.data != 0 ? &p->residual_out : &p->x;
-    const long long at = view_at(source, row), y_at = view_at(&p->y, row);
+    const struct norm_view *source = p->residual.rows.data != 0 ? &p->residual_out : &p->x;
+    const long long at = row_at(&source->rows, row), y_at = row_at(&p->y.rows, row);
     double squares = 0, mean = 0;
     // The row's threads have stored the sum, each its own columns, not those that it reads here.
     if (THREADS_PER_ROW > 32)
@@ -79,11 +79,11 @@ DEVICE void norm_row_wide(const struct norm_mixed_params *p, long long row, int 
     else
         __syncwarp();
     if (!p->is_rmsnorm) {
-        EACH_COLUMN(col, cols) mean += load_any(source->data, at + col, source->dtype);
+        EACH_COLUMN(col, cols) mean += load_any(source->rows.data, at + col, source->dtype);
         mean = sum_double(mean, sums) * f->inverse_cols;
     }
     EACH_COLUMN(col, cols) {
-        const double centred = load_any(source->data, at + col, source->dtype) - mean;
+        const double centred = load_any(source->rows.data, at + col, source->dtype) - mean;
         squares += centred * centred;
     }
     squares = sum_double(squares, sums);
@@ -91,11 +91,11 @@ DEVICE void norm_row_wide(const struct norm_mixed_params *p, long long row, int 
     if (!is_wide) return;
     store_moments(f, 0, row, (float)mean, (float)rstd);
     EACH_COLUMN(col, cols) {
-        double h = (load_any(source->data, at + col, source->dtype) - mean) * rstd;
-        if (p->weight.data != 0)
-            h *= (double)load_any(p->weight.data, col, p->weight.dtype) + p->weight_offset;
-        if (p->bias.data != 0) h += load_any(p->bias.data, col, p->bias.dtype);
-        store_any(p->y.data, y_at + col, (float)h, p->y.dtype);
+        double h = (load_any(source->rows.data, at + col, source->dtype) - mean) * rstd;
+        if (p->weight.rows.data != 0)
+            h *= (double)load_any(p->weight.rows.data, col, p->weight.dtype) + p->weight_offset;
+        if (p->bias.rows.data != 0) h += load_any(p->bias.rows.data, col, p->bias.dtype);
+        store_any(p->y.rows.data, y_at + col, (float)h, p->y.dtype);
     }
 }
 

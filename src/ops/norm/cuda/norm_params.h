@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parameters of the norms' CUDA kernels, passed by value. Both compilers read this file: no headers, no typedefs.
+// The parameters of the norms' CUDA kernels, passed by value. Both compilers read this file: no library headers, no typedefs.
 // Pointers of absent tensors are NULL; element (r, c) is at r * stride + c.
 #ifndef TSRI_NORM_PARAMS_H
 #define TSRI_NORM_PARAMS_H
+
+#include "cuda/device/elements_params.h"
 
 // Backward: if a mean is k standard deviations from 0, rounding it to f32 costs up to 2^-24 k of one. If k is larger
 // than this, a row's h is corrected by its own mean.
@@ -40,11 +42,9 @@ struct norm_backward_params {
 
 // ---- Tensors of several dtypes, rows of two strides ---------------------------------------------------
 
-// Rows of a tensor, as struct tsri_rows: row r begins at r * stride, or with groups at r / group * group_stride + r % group *
-// stride. data is NULL if the tensor is absent.
+// Rows of a tensor, of one stride or two (cuda/device/row_groups.cuh). data is NULL if the tensor is absent.
 struct norm_view {
-    void *data;
-    long long stride, group, group_stride;
+    struct elements_view rows;
     int dtype;
 };
 

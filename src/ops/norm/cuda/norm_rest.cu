@@ -15,7 +15,8 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_ROW)
         float mean = p.mean[row], rstd = p.rstd[row], sum = 0;
         int is_far = is_mean_far(mean, rstd);
         for (int col = ROW_THREAD; is_far && col < p.cols; col += THREADS_PER_ROW)
-            sum += normalised(load_any(p.x.data, view_at(&p.x, row) + col, p.x.dtype), mean, rstd);
+            sum += normalised(load_any(p.x.rows.data, row_at(&p.x.rows, row) + col, p.x.dtype),
+                              mean, rstd);
         if (is_far) sum = reduce_sum(sum, &reducer);
         if (ROW_THREAD == 0) p.rest[row] = rest_of(sum, p.cols);
     }
