@@ -284,6 +284,7 @@ static const struct args_field layernorm_forward_fields[] = {
     OUT_OPTIONAL(rstd, "rs", 's'),
     FLOAT(eps),
     INT32(has_eps, NULL),
+    INT32(zero_centered_weight, NULL),
     {NULL},
 };
 #undef ARGS
@@ -299,6 +300,7 @@ static const struct args_field layernorm_backward_fields[] = {
     OUT(dx, "rsc", 'x'),
     OUT_OPTIONAL(dweight, "c", 'w'),
     OUT_OPTIONAL(dbias, "c", 'w'),
+    INT32(zero_centered_weight, NULL),
     {NULL},
 };
 #undef ARGS
@@ -313,6 +315,7 @@ static const struct args_field rmsnorm_forward_fields[] = {
     OUT_OPTIONAL(rstd, "rs", 's'),
     FLOAT(eps),
     INT32(has_eps, NULL),
+    INT32(zero_centered_weight, NULL),
     {NULL},
 };
 #undef ARGS
@@ -326,6 +329,7 @@ static const struct args_field rmsnorm_backward_fields[] = {
     IN_OPTIONAL(dresidual_out, "rsc", 'x'),
     OUT(dx, "rsc", 'x'),
     OUT_OPTIONAL(dweight, "c", 'w'),
+    INT32(zero_centered_weight, NULL),
     {NULL},
 };
 #undef ARGS

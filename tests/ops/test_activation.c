@@ -114,8 +114,7 @@ static void one_call(tsr_context *ctx, tsr_dtype dtype, int place) {
 static void values_and_aliases(void **state) {
     (void)state;
     const int count = (int)test_number("TESSERA_TEST_CASES", 40);
-    random_state = test_number("TESSERA_TEST_SEED", 31);
-    print_message("TESSERA_TEST_SEED=%llu\n", (unsigned long long)random_state);
+    random_state = test_seed(31);
     for (int isa = TSR_ISA_AUTO + 1; isa < TSR_ISA_COUNT; isa++) {
         if (!test_has_isa(isa)) continue;
         tsr_context *ctx;

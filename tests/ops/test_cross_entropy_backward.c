@@ -105,8 +105,7 @@ static void gradients_do_not_depend_on_lse_being_rounded(void **state) {
     static const char *const variants[] = {"fused", "unfused", "reference"};
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
     const int count = (int)test_number("TESSERA_TEST_CASES", 40);
-    state_of_rng = test_number("TESSERA_TEST_SEED", 20);
-    print_message("TESSERA_TEST_SEED=%llu\n", (unsigned long long)state_of_rng);
+    state_of_rng = test_seed(20);
     for (int isa = TSR_ISA_AUTO + 1; isa < TSR_ISA_COUNT; isa++) {
         if (!test_has_isa(isa)) continue;
         tsr_context *ctx;

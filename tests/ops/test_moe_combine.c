@@ -34,8 +34,7 @@ static void check_forward(const struct call *c) {
 static void random_sums(void **state) {
     (void)state;
     const int cases = (int)test_number("TESSERA_TEST_CASES", TEST_IS_SLOW ? 20 : 200);
-    uint64_t random = test_number("TESSERA_TEST_SEED", 20261201);
-    print_message("TESSERA_TEST_SEED=%llu\n", (unsigned long long)random);
+    uint64_t random = test_seed(20261201);
     for (int i = 0; i < cases; i++) {
         const struct call c = draw(&random);
         for (int isa = TSR_ISA_SCALAR; isa < TSR_ISA_COUNT; isa++) {

@@ -81,8 +81,7 @@ static void check_backward(const struct call *c) {
 static void random_gradients(void **state) {
     (void)state;
     const int cases = (int)test_number("TESSERA_TEST_CASES", TEST_IS_SLOW ? 20 : 200);
-    uint64_t random = test_number("TESSERA_TEST_SEED", 20261202);
-    print_message("TESSERA_TEST_SEED=%llu\n", (unsigned long long)random);
+    uint64_t random = test_seed(20261202);
     for (int i = 0; i < cases; i++) {
         struct call c = draw(&random);
         if (!c.has_shared) memset(out.dshared, POISON, sizeof out.dshared);

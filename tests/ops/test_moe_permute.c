@@ -146,8 +146,7 @@ static struct call draw(uint64_t *random, int most) {
 static void random_calls(void **state) {
     (void)state;
     const int cases = (int)test_number("TESSERA_TEST_CASES", TEST_IS_SLOW ? 30 : 200);
-    uint64_t random = test_number("TESSERA_TEST_SEED", 20261201);
-    print_message("TESSERA_TEST_SEED=%llu\n", (unsigned long long)random);
+    uint64_t random = test_seed(20261201);
     for (int i = 0; i < cases; i++) {
         const struct call c = draw(&random, i % 10 == 0 ? MOST : 3000);
         run(&c, NULL, 1);

@@ -182,17 +182,12 @@ static void what_is_refused(void **state) {
 }
 
 static int make_context(void **state) {
-    state_of_rng = test_number("TESSERA_TEST_SEED", 7);
-    print_message("TESSERA_TEST_SEED=%llu\n", (unsigned long long)state_of_rng);
+    state_of_rng = test_seed(7);
     *state = test_context(2);
     return 0;
 }
-static int free_context(void **state) {
-    tsr_context_destroy(*state);
-    return 0;
-}
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, make_context, free_context)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, make_context, test_end_context)
 
 int main(void) {
     const struct CMUnitTest tests[] = {

@@ -96,8 +96,7 @@ static void gradients_do_not_depend_on_mean_being_rounded(void **state) {
     (void)state;
     static const char *const variants[] = {"fused", "unfused", "mixed", "reference"};
     const int count = (int)test_number("TESSERA_TEST_CASES", 25);
-    state_of_rng = test_number("TESSERA_TEST_SEED", 21);
-    print_message("TESSERA_TEST_SEED=%llu\n", (unsigned long long)state_of_rng);
+    state_of_rng = test_seed(21);
     for (int isa = TSR_ISA_AUTO + 1; isa < TSR_ISA_COUNT; isa++) {
         if (!test_has_isa(isa)) continue;
         tsr_context *ctx;

@@ -132,7 +132,7 @@ static bool is_right(const float *x, const float *z, int vocab, const struct opt
 // ---- Random rows --------------------------------------------------------------------------------
 
 static void random_rows(void **state) {
-    uint64_t random = test_number("TESSERA_TEST_SEED", 20261201);
+    uint64_t random = test_seed(20261201);
     const uint64_t cases = test_number("TESSERA_TEST_CASES", 300);
     (void)state;
     for (uint64_t n = 0; n < cases; n++) {

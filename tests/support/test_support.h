@@ -59,6 +59,13 @@ static inline uint64_t test_number(const char *variable, uint64_t usual) {
 }
 
 // splitmix64.
+// The seed of random cases, which is printed.
+static inline uint64_t test_seed(uint64_t usual) {
+    const uint64_t seed = test_number("TESSERA_TEST_SEED", usual);
+    print_message("TESSERA_TEST_SEED=%llu\n", (unsigned long long)seed);
+    return seed;
+}
+
 static inline uint64_t test_bits(uint64_t *state) {
     uint64_t z = (*state += 0x9e3779b97f4a7c15u);
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
@@ -130,6 +137,12 @@ static inline tsr_context *test_context(int num_threads) {
     tsr_context *ctx;
     assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.num_threads = num_threads), &ctx));
     return ctx;
+}
+
+// Ends a test whose state is a context.
+static inline int test_end_context(void **state) {
+    tsr_context_destroy(*state);
+    return 0;
 }
 
 // A context of one instruction set.

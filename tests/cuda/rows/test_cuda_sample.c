@@ -72,7 +72,7 @@ static void fill(int vocab, bool has_ties, uint64_t *random) {
 
 static void ids_of_the_cpu(void **state) {
     static const int vocabs[] = {1, 7, 130, 1024, MOST_VOCAB};
-    uint64_t random = test_number("TESSERA_TEST_SEED", 20261201);
+    uint64_t random = test_seed(20261201);
     (void)state;
     for (int i = 0; i < COUNT(vocabs); i++)
         for (int kind = 0; kind < 16; kind++) {

@@ -248,8 +248,7 @@ static int backward_runs(tsr_context *ctx, int case_number) {
 }
 
 static void check_cases(int (*runs)(tsr_context *ctx, int case_number)) {
-    random_state = test_number("TESSERA_TEST_SEED", 20261130);
-    print_message("TESSERA_TEST_SEED=%llu\n", (unsigned long long)random_state);
+    random_state = test_seed(20261130);
     const int num_cases = (int)test_number("TESSERA_TEST_CASES", TEST_IS_SLOW ? 60 : 300);
     int num_runs = 0;
     tsr_context *contexts[] = {test_context(1), test_context(2), test_context(5)};

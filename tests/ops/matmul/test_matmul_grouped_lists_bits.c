@@ -106,8 +106,7 @@ static void bits_of_a_copy(void **state) {
     (void)state;
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
     static const int threads[] = {1, 2, 16};
-    random_state = test_number("TESSERA_TEST_SEED", 20261130);
-    print_message("TESSERA_TEST_SEED=%llu\n", (unsigned long long)random_state);
+    random_state = test_seed(20261130);
     for (int t = 0; t < COUNT(threads); t++) {
         tsr_context *ctx = test_context(threads[t]);
         for (int i = 0; i < COUNT(dtypes) * COUNT(places) * 2; i++) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products by quantised weights on the CPU, against sums in double over the numbers of tsr_dequantize, where a may be rounded by
-// 2^-15 of the largest of its 32 columns; the bits for any threads and,
-// under the flag, for any rows; and what a call refuses. test_dequantize.c and gguf say what the numbers are.
+// 2^-15 of the largest of its 32 columns; the bits for any threads and, under the flag, for any rows; and what a call refuses.
+// test_dequantize.c and gguf say what the numbers are.
 #include <math.h>
 
 #include "test_support.h"
@@ -116,8 +116,7 @@ static void check(const struct call *c) {
 static void random_products(void **state) {
     (void)state;
     const int cases = (int)test_number("TESSERA_TEST_CASES", TEST_IS_SLOW ? 20 : 150);
-    uint64_t random = test_number("TESSERA_TEST_SEED", 20261201);
-    print_message("TESSERA_TEST_SEED=%llu\n", (unsigned long long)random);
+    uint64_t random = test_seed(20261201);
     for (int i = 0; i < cases; i++) {
         const struct call c = draw(&random);
         for (int isa = TSR_ISA_SCALAR; isa < TSR_ISA_COUNT; isa++) {

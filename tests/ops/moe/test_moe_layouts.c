@@ -264,8 +264,7 @@ int main(void) {
         cmocka_unit_test(a_router_that_is_not_exact),
     };
     ctx = test_context(2);
-    seed = test_number("TESSERA_TEST_SEED", 20261202);
-    print_message("TESSERA_TEST_SEED=%llu\n", (unsigned long long)seed);
+    seed = test_seed(20261202);
     const int failed = cmocka_run_group_tests_name("moe_layouts", tests, NULL, NULL);
     tsr_context_destroy(ctx);
     return failed;

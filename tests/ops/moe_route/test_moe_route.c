@@ -153,9 +153,8 @@ static bool check(const struct moe_call *c) {
 static void random_calls(void **state) {
     (void)state;
     const int cases = (int)test_number("TESSERA_TEST_CASES", TEST_IS_SLOW ? 60 : 600);
-    uint64_t random = test_number("TESSERA_TEST_SEED", 20261130);
+    uint64_t random = test_seed(20261130);
     int num_sure = 0;
-    print_message("TESSERA_TEST_SEED=%llu\n", (unsigned long long)random);
     for (int i = 0; i < cases; i++) {
         const struct moe_call c = draw(&random);
         bool has_first = false;

@@ -78,9 +78,8 @@ static struct routing draw(uint64_t *random, int n) {
 // ---- The oracle -------------------------------------------------------------------------------
 
 static void slopes_of_forward(void **state) {
-    uint64_t random = test_number("TESSERA_TEST_SEED", 20261130);
+    uint64_t random = test_seed(20261130);
     const int cases = (int)test_number("TESSERA_TEST_CASES", TEST_IS_SLOW ? 16 : 160);
-    print_message("TESSERA_TEST_SEED=%llu\n", (unsigned long long)random);
     for (int n = 0; n < cases; n++) {
         const struct routing r = draw(&random, n);
         (void)value_of(*state, &r, ids, counts);
